@@ -4,8 +4,9 @@
 //! Only failures of the component and of reaching the server count, and only those in a row; a miss is an answer.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use kv_platform::sync::Mutex;
 
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
@@ -69,7 +70,7 @@ impl Breaker {
 
     /// Whether calls fail at once.
     pub fn is_open(&self) -> bool {
-        self.lock().open.is_some()
+        self.state.lock().open.is_some()
     }
 
     /// Ask for leave for a call. `Unavailable` while the breaker is open.
@@ -79,7 +80,7 @@ impl Breaker {
             return pass(false);
         }
         let now = self.clock.now();
-        match &mut self.lock().open {
+        match &mut self.state.lock().open {
             None => pass(false),
             Some(open) if !open.probing && now >= open.until => {
                 open.probing = true;
@@ -101,7 +102,7 @@ impl Breaker {
         if !self.troubled.load(Relaxed) {
             return;
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let former = std::mem::take(&mut *state);
         // Under the lock, or it could follow on a failure that came after this success, which nobody would look at then.
         self.troubled.store(false, Relaxed);
@@ -116,7 +117,7 @@ impl Breaker {
         if self.allowed == 0 {
             return false;
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.troubled.store(true, Relaxed);
         match &mut state.open {
             Some(open) if probe => {
@@ -150,10 +151,6 @@ impl Breaker {
         }
         true
     }
-
-    fn lock(&self) -> MutexGuard<'_, BreakerState> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
 }
 
 impl Pass<'_> {
@@ -175,7 +172,7 @@ impl Pass<'_> {
     pub fn give_back(mut self) {
         self.reported = true;
         if self.probe
-            && let Some(open) = &mut self.breaker.lock().open
+            && let Some(open) = &mut self.breaker.state.lock().open
         {
             open.probing = false;
         }
@@ -261,13 +258,13 @@ mod tests {
         let probe = breaker.admit().unwrap();
         assert!(breaker.admit().err().unwrap().to_string().contains("next try now"));
         probe.report(outcome(ErrorKind::Component).as_ref().err());
-        assert_eq!(breaker.lock().open.as_ref().unwrap().pause, Duration::from_millis(2));
+        assert_eq!(breaker.state.lock().open.as_ref().unwrap().pause, Duration::from_millis(2));
         std::thread::sleep(Duration::from_millis(3));
         breaker.admit().unwrap().report(None);
         for _ in 0..2 {
             report(&breaker, Ok(()));
         }
-        assert!(breaker.lock().open.is_none() && !breaker.troubled.load(Relaxed));
+        assert!(breaker.state.lock().open.is_none() && !breaker.troubled.load(Relaxed));
     }
 
     #[test]
@@ -277,7 +274,7 @@ mod tests {
             let succeeding = scope.spawn(|| (0..2_000_000).for_each(|_| breaker.succeeded()));
             while !succeeding.is_finished() {
                 breaker.failed("x", false, Instant::now());
-                let state = breaker.lock();
+                let state = breaker.state.lock();
                 assert!(state.failures == 0 || breaker.troubled.load(Relaxed), "it is not looked at");
             }
         });
@@ -303,7 +300,7 @@ mod tests {
             breaker.failed("x", true, now);
             now += Duration::from_secs(30);
         }
-        assert_eq!(breaker.lock().open.as_ref().unwrap().pause, limits::BREAKER_MAX_PAUSE);
+        assert_eq!(breaker.state.lock().open.as_ref().unwrap().pause, limits::BREAKER_MAX_PAUSE);
         let never = self::breaker(0, 1);
         (0..100).for_each(|_| report(&never, outcome(ErrorKind::Component)));
     }

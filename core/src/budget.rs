@@ -6,10 +6,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
+use kv_platform::sync::Mutex;
 use rustix::process::{Resource, getrlimit};
 
 pub struct Budget {
@@ -64,7 +65,7 @@ type OfShare = (Weak<Share>, Weak<dyn Idle>);
 
 impl IdleDescriptors {
     pub fn add(&self, share: &Arc<Share>, idle: Weak<dyn Idle>) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         all.retain(|(_, idle)| idle.strong_count() > 0);
         all.push((Arc::downgrade(share), idle));
     }
@@ -79,12 +80,8 @@ impl IdleDescriptors {
         let of_share =
             |(other, idle): &OfShare| other.upgrade().filter(|other| together(other)).and_then(|_| idle.upgrade());
         // Closed without the lock, which whoever opens a store waits for.
-        let idle: Vec<Arc<dyn Idle>> = self.lock().iter().filter_map(of_share).collect();
+        let idle: Vec<Arc<dyn Idle>> = self.0.lock().iter().filter_map(of_share).collect();
         idle.iter().for_each(|idle| idle.close());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<OfShare>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -146,7 +143,7 @@ type OwnerName = (String, Option<String>);
 
 impl Owners {
     pub fn get(&self, backend: &str, tenant: Option<&str>) -> Arc<Owner> {
-        let mut owners = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut owners = self.0.lock();
         let key = (backend.to_owned(), tenant.map(str::to_owned));
         if let Some(owner) = owners.get(&key).and_then(Weak::upgrade) {
             return owner;
@@ -371,7 +368,7 @@ mod tests {
 
     impl Idle for Kept {
         fn close(&self) {
-            self.0.lock().unwrap().clear();
+            self.0.lock().clear();
         }
     }
 
@@ -386,7 +383,7 @@ mod tests {
             budgets.idle.add(share, weak);
             kept
         };
-        let left = |all: &[&Arc<Kept>]| all.iter().map(|kept| kept.0.lock().unwrap().len()).collect::<Vec<_>>();
+        let left = |all: &[&Arc<Kept>]| all.iter().map(|kept| kept.0.lock().len()).collect::<Vec<_>>();
 
         // A store's bound is 2, its owner's 4, the process's 8.
         let [one, two, three] = [of(Some("a")), of(Some("a")), of(Some("a"))];

@@ -185,7 +185,7 @@ mod tests {
     fn golden_bundle() {
         let named = [("attention", &b"KV"[..]), ("indexer", b"keys of the indexer")];
         let named = named.map(|(name, value)| (name.to_owned(), Id::of(&[value])));
-        let hex: String = to_bytes(&named).iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = hex::encode(to_bytes(&named));
         assert_eq!(
             hex,
             "4b56424e444c310a0200000009000000617474656e74696f6e02000000000000007683e4402bb3421abada76b7d090d3df07000000696e6465786572130000000000000094ebb4dcc4037fd8fa7795e3283c2b92c970b7de2c5bf059"

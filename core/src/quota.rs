@@ -6,8 +6,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+
+use kv_platform::sync::Mutex;
 
 use crate::error::{Error, ErrorKind};
 use crate::limits;
@@ -69,7 +71,7 @@ struct All {
 impl Metered {
     /// The meters of a backend and a tenant.
     pub fn of(&self, backend: &str, tenant: Option<&str>) -> Arc<Meters> {
-        let mut all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut all = self.0.lock();
         let key = (backend.to_owned(), tenant.map(str::to_owned));
         if !all.meters.contains_key(&key) && all.meters.len() >= all.in_use.saturating_mul(2).max(limits::KEPT_METERS) {
             all.meters.retain(|_, meters| Arc::strong_count(meters) > 1);
@@ -172,7 +174,7 @@ mod tests {
         for n in 0..100 * limits::KEPT_METERS {
             metered.of("others", Some(&n.to_string()));
         }
-        let kept = metered.0.lock().unwrap().meters.len();
+        let kept = metered.0.lock().meters.len();
         assert!(kept <= 16 * limits::MAX_SERIES, "{kept}");
         assert!(Arc::ptr_eq(&first, &metered.of("b", Some("0"))), "what is in use stays");
     }

@@ -13,8 +13,10 @@
 //! however many calls of a guest it takes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+use kv_platform::sync::{Mutex, MutexGuard};
 
 use crate::backend::{Change, ChunkHash, ChunkMap, Layout};
 use crate::counters::Unanswered;
@@ -168,11 +170,11 @@ impl Until {
     }
 
     fn dropped(&self) -> MutexGuard<'_, Dropped> {
-        self.inner.dropped.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.inner.dropped.lock()
     }
 
     fn servers(&self) -> MutexGuard<'_, Vec<MetServer>> {
-        self.inner.servers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.inner.servers.lock()
     }
 
     /// When the call ends, as far as is known now.

@@ -72,7 +72,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
     let problems = refused.chain(loader::missing_export(&found.exports)).chain(outdated).chain(invalid).collect();
     Ok(Inspection {
         bytes,
-        sha256: loader::hex(&digest),
+        sha256: hex::encode(digest),
         imports,
         exports: found.exports,
         schemes: Declared::of(&found.stamp).schemes,

@@ -5,8 +5,8 @@
 
 use std::error::Error as _;
 use std::path::PathBuf;
-use std::sync::Mutex;
 
+use kv_platform::sync::Mutex;
 use kv_store_wasm::{Depth, ErrorKind, Host, Store};
 
 #[path = "../examples/embed.rs"]
@@ -30,7 +30,7 @@ static LOG: Mutex<()> = Mutex::new(());
 
 #[test]
 fn the_example_runs() {
-    let _turn = LOG.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _turn = LOG.lock();
     let scratch = tempfile::tempdir().unwrap();
     let (cache, _) = cache_and_helper();
     let uri = format!("local-fs://{}", scratch.path().join("store").display());
@@ -122,7 +122,7 @@ fn what_cannot_be_a_host_is_refused() {
 
 #[test]
 fn lines_are_records_of_the_programs_logger() {
-    let _turn = LOG.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _turn = LOG.lock();
     static SAID: Mutex<Vec<(log::Level, String)>> = Mutex::new(Vec::new());
     struct Kept;
     impl log::Log for Kept {
@@ -130,7 +130,7 @@ fn lines_are_records_of_the_programs_logger() {
             line.target() == "kv_store_wasm" && line.level() <= log::Level::Info
         }
         fn log(&self, line: &log::Record<'_>) {
-            SAID.lock().unwrap().push((line.level(), line.args().to_string()));
+            SAID.lock().push((line.level(), line.args().to_string()));
         }
         fn flush(&self) {}
     }
@@ -144,10 +144,10 @@ fn lines_are_records_of_the_programs_logger() {
     let store = host.open(&format!("local-fs://{}", scratch.path().display())).unwrap();
     let key = xxhash_rust::xxh3::xxh3_64(b"bytes").to_be_bytes();
     store.put_chunk(&key, b"bytes").unwrap();
-    let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(key);
     std::fs::write(scratch.path().join("chunks").join(&hex[..1]).join(&hex), b"other").unwrap();
     assert!(store.get_chunk(&key).unwrap().is_none());
-    let said = SAID.lock().unwrap();
+    let said = SAID.lock();
     let has = |level, text: &str| said.iter().any(|(of, line)| *of == level && line.contains(text));
     assert!(has(log::Level::Info, "opened memory://lines-of-the-log: "), "{said:?}");
     assert!(has(log::Level::Error, &format!("chunk {hex} is damaged")), "{said:?}");

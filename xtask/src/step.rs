@@ -8,11 +8,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
+use kv_platform::sync::Mutex;
 
 /// Lines of the log that a failure shows.
 const TAIL_LINES: usize = 40;
@@ -102,7 +102,7 @@ fn wait(child: Child) -> Result<(ExitStatus, Duration)> {
         usage
     };
     let busy = busy(&usage);
-    *BUSY_ASIDE.lock().unwrap_or_else(PoisonError::into_inner) += busy;
+    *BUSY_ASIDE.lock() += busy;
     Ok((ExitStatus::from_raw(status), busy))
 }
 
@@ -128,7 +128,7 @@ impl Moment {
             libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
             usage
         };
-        let aside = *BUSY_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
+        let aside = *BUSY_ASIDE.lock();
         Moment { clock: Instant::now(), busy: busy(&usage).saturating_sub(aside) }
     }
 
@@ -148,18 +148,18 @@ struct Took {
 static TIMES: Mutex<Vec<(String, Took)>> = Mutex::new(Vec::new());
 
 fn took(name: &str, took: Took) {
-    TIMES.lock().unwrap_or_else(PoisonError::into_inner).push((name.to_owned(), took));
+    TIMES.lock().push((name.to_owned(), took));
 }
 
 /// Say how long the steps took, the longest first.
 pub fn say_times(start: Moment) {
-    let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut times = TIMES.lock().clone();
     times.sort_by_key(|(_, took)| std::cmp::Reverse(took.clock));
     let say = |Took { clock, busy }: Took| {
         format!("{:>5.0} s, {:>5.0} s of processors", clock.as_secs_f64(), busy.as_secs_f64())
     };
     let all = start.elapsed();
-    let aside = *BUSY_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
+    let aside = *BUSY_ASIDE.lock();
     eprintln!("== {} in all", say(Took { busy: all.busy + aside, ..all }).trim_start());
     for (name, took) in times.iter().filter(|(_, took)| took.clock >= Duration::from_secs(1)) {
         eprintln!("{}  {name}", say(*took));
@@ -260,7 +260,7 @@ mod tests {
         let written = || run_shown("writing", &mut shell(&format!("echo met > {}", pipe.display())));
         let read = beside(&[&written], || Ok(std::fs::read_to_string(&pipe)?));
         assert_eq!(read.unwrap(), "met\n");
-        let took = TIMES.lock().unwrap();
+        let took = TIMES.lock();
         assert!(took.iter().any(|(name, _)| name == "writing"));
     }
 

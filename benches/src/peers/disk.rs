@@ -173,7 +173,7 @@ impl Saves {
     }
 
     fn path(&self, key: &[u8]) -> PathBuf {
-        let name: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = hex::encode(key);
         self.folder.join("chunks").join(&name[..1]).join(name)
     }
 

@@ -183,7 +183,7 @@ fn fill(store: &Path, chunks: u64) -> Result<()> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let work = |worker: u64| -> Result<()> {
         for number in (worker..chunks).step_by(workers as usize) {
-            let hex: String = key(number).iter().map(|byte| format!("{byte:02x}")).collect();
+            let hex = hex::encode(key(number));
             let directory = store.join("chunks").join(&hex[..1]);
             std::fs::hard_link(directory.join("first"), directory.join(&hex))?;
         }

@@ -6,11 +6,12 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use kv_platform::signals::with_signals_blocked;
+use kv_platform::sync::{Condvar, Mutex, MutexGuard};
 
 use crate::copied::Copied;
 use crate::local::Local;
@@ -80,7 +81,7 @@ static CHANGED: Condvar = Condvar::new();
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 fn queue() -> MutexGuard<'static, Queue> {
-    QUEUE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    QUEUE.lock()
 }
 
 fn is_child() -> bool {
@@ -137,7 +138,7 @@ fn run() {
     let mut queue = queue();
     loop {
         let Some(work) = queue.waiting.pop_front() else {
-            queue = CHANGED.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
+            queue = CHANGED.wait(queue);
             continue;
         };
         queue.running = Some((work.bytes(), work.manifest().map(str::to_owned)));
@@ -176,7 +177,7 @@ pub fn wait_for(manifest: &str) {
     while queue.running.as_ref().is_some_and(|running| running.1.as_deref() == Some(manifest))
         || queue.waiting.iter().any(|work| work.manifest() == Some(manifest))
     {
-        queue = CHANGED.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
+        queue = CHANGED.wait(queue);
     }
 }
 
@@ -191,7 +192,7 @@ extern "C" fn finish() {
     }
     // The lock may be held by a thread that was ended with it.
     let end = Instant::now() + AT_EXIT;
-    let Ok(mut queue) = QUEUE.try_lock().or_else(|_| {
+    let Some(mut queue) = QUEUE.try_lock().or_else(|| {
         std::thread::sleep(Duration::from_millis(100));
         QUEUE.try_lock()
     }) else {
@@ -204,6 +205,6 @@ extern "C" fn finish() {
             log::line("the program ends before all states are stored");
             return;
         }
-        queue = CHANGED.wait_timeout(queue, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        queue = CHANGED.wait_timeout(queue, left);
     }
 }

@@ -5,8 +5,8 @@
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
+use kv_platform::sync::Mutex;
 use kv_store_abi::batch::{KV_STORE_BATCH_GET_VTABLE_SYMBOL, kv_store_batch_get_vtable_fn, kv_store_batch_vtable_t};
 use kv_store_abi::describe::{
     KV_STORE_DESCRIBE_GET_VTABLE_SYMBOL, kv_store_describe_get_vtable_fn, kv_store_describe_vtable_t,
@@ -31,7 +31,7 @@ impl Library {
     /// Where it was looked for, and what the loader says.
     pub fn get() -> Result<Library, String> {
         static LOADED: Mutex<Option<Library>> = Mutex::new(None);
-        let mut loaded = LOADED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut loaded = LOADED.lock();
         if let Some(library) = *loaded {
             return Ok(library);
         }

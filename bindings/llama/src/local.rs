@@ -14,9 +14,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use kv_platform::sync::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 
@@ -65,7 +65,7 @@ impl Local {
         appendix: &[u8],
         closed: inotify::WatchFlags,
     ) -> Result<Option<Local>, String> {
-        let mut uses = USES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut uses = USES.lock();
         let file = match OpenOptions::new().write(true).create(true).truncate(true).open(path) {
             Ok(file) => file,
             // A load reads what lies there, so it must not be another state's.
@@ -144,13 +144,13 @@ impl Local {
     }
 
     fn is_last_use(&self) -> bool {
-        let uses = USES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let uses = USES.lock();
         uses.1.as_ref().and_then(|uses| uses.get(&self.path)) == Some(&self.use_number)
     }
 
     /// Remove the file, unless it was used again meanwhile.
     pub fn remove(self) {
-        let mut uses = USES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut uses = USES.lock();
         let Some(uses) = &mut uses.1 else { return };
         if uses.get(&self.path) == Some(&self.use_number) {
             uses.remove(&self.path);

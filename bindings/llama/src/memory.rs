@@ -3,7 +3,8 @@
 
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::Mutex;
+
+use kv_platform::sync::Mutex;
 
 use memmap2::{Advice, MmapMut, UncheckedAdvice};
 
@@ -19,7 +20,7 @@ pub struct StateMemory {
 impl StateMemory {
     /// So many bytes.
     pub fn new(len: usize) -> io::Result<Self> {
-        let kept = KEPT.lock().ok().and_then(|mut kept| kept.take()).filter(|map| map.len() >= len);
+        let kept = KEPT.lock().take().filter(|map| map.len() >= len);
         let map = match kept {
             Some(map) => map,
             None => {
@@ -55,11 +56,10 @@ impl Drop for StateMemory {
         if unsafe { map.unchecked_advise(UncheckedAdvice::Free) }.is_err() {
             return;
         }
-        if let Ok(mut kept) = KEPT.lock() {
-            // The larger serves more states.
-            if kept.as_ref().is_none_or(|kept| kept.len() < map.len()) {
-                *kept = Some(map);
-            }
+        let mut kept = KEPT.lock();
+        // The larger serves more states.
+        if kept.as_ref().is_none_or(|kept| kept.len() < map.len()) {
+            *kept = Some(map);
         }
     }
 }

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use kv_cache::Fingerprint;
+use kv_platform::sync::Mutex;
 use sha2::{Digest, Sha256};
 
 use crate::engine::Shape;
@@ -194,7 +194,7 @@ fn read(path: &Path) -> Option<([u8; 32], u64)> {
     const MOST: usize = 1024;
     let meta = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
     let version = (meta.dev(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec());
-    let lock = || KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let lock = || KNOWN.lock();
     if let Some(known) = lock().get_or_insert_default().get(&version) {
         return *known;
     }

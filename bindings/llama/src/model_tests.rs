@@ -37,8 +37,7 @@ fn golden_fingerprint() {
     let set: Vec<_> = std::env::vars().filter(|(name, _)| VARIABLES.iter().any(|of| name.starts_with(of))).collect();
     assert!(set.is_empty(), "unset these for the test: {set:?}");
     let shape = Shape { params: 123_456, layers: 2, embd: 64, kv_heads: 4 };
-    let hex: String =
-        fingerprint(&shape, 3, None, Some("tiny")).unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(fingerprint(&shape, 3, None, Some("tiny")).unwrap());
     assert_eq!(hex, "1117e8311fbb8f51c8f312e64c5c6e372657dcc2e48e3125bf0cae6df5b57ae2");
     // Of a model in files: the hash of their fingerprints, each of which `kv_cache` has a golden value for.
     let folder = tempfile::tempdir().unwrap();
@@ -54,7 +53,7 @@ fn golden_fingerprint() {
 fn golden_auto_key() {
     let fingerprint = std::array::from_fn(|n| n as u8);
     let key = auto_key(&fingerprint, 4096, 1);
-    let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(key);
     assert_eq!(hex, "ad7c304a512f99ebcf02d0829f30228fe036dc9f7f713e7a5536d3f27809d541");
     assert_ne!(key, auto_key(&fingerprint, 2048, 1));
     assert_ne!(key, auto_key(&fingerprint, 4096, 2));

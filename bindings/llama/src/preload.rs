@@ -7,8 +7,10 @@ use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+
+use kv_platform::sync::Mutex;
 
 use crate::adapters;
 use crate::auto;
@@ -193,7 +195,7 @@ pub fn store() -> Result<Arc<States>, String> {
 /// The store of the process. One that cannot be opened is tried again with the next state.
 fn opened(uri: &str, model: Option<&str>) -> Result<Arc<States>, String> {
     static OPENED: Mutex<Option<Arc<States>>> = Mutex::new(None);
-    let mut opened = OPENED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut opened = OPENED.lock();
     if let Some(states) = &*opened {
         return Ok(Arc::clone(states));
     }

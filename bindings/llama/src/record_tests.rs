@@ -45,7 +45,7 @@ fn golden_record() {
         rest: (100..113).collect(),
     };
     let bytes = record.encode();
-    assert_eq!(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), BYTES);
+    assert_eq!(hex::encode(&bytes), BYTES);
     assert_eq!(Record::decode(&bytes), Ok(record));
 }
 

@@ -403,7 +403,7 @@ fn unusable(what: &str) -> NotLoaded {
 /// The name of a state's manifest: the file's, and what made it. A cache with a stream for each sequence takes no state of one with
 /// another number of streams.
 fn manifest_name(name: &str, fingerprint: &[u8; 32], streams: u32) -> String {
-    let hex: String = fingerprint.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(fingerprint.get(..16).unwrap_or_default());
     if streams > 1 { format!("{name}@{hex}-{streams}") } else { format!("{name}@{hex}") }
 }
 

@@ -255,7 +255,7 @@ fn lacking() -> String {
 /// A text that a descriptor takes: a digest of one that is none.
 fn short(text: &str) -> String {
     match text.is_empty() || text.len() > MAX_TEXT || text.chars().any(char::is_control) {
-        true => Sha256::digest(text).iter().fold("sha256:".to_owned(), |hex, byte| hex + &format!("{byte:02x}")),
+        true => format!("sha256:{}", hex::encode(Sha256::digest(text))),
         false => text.to_owned(),
     }
 }

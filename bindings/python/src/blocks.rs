@@ -6,8 +6,9 @@
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use kv_platform::sync::Mutex;
 use kv_store_wasm::blocks::{self, Acquired, BlockError, Cache, Config, Dtype, Layout, Spec};
 use kv_store_wasm::raw::log::{self, Level};
 use kv_store_wasm::{Error, ErrorKind};
@@ -195,7 +196,7 @@ impl Lent {
 impl BlockCache {
     /// Run something while other Python threads go on. The lock is held for a moment only.
     fn run<T: Send>(&self, py: Python<'_>, run: impl FnOnce(&Cache) -> Result<T, BlockError> + Send) -> PyResult<T> {
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let opened = self.opened.lock().clone();
         let opened = opened.ok_or_else(|| PyValueError::new_err("the cache is closed"))?;
         if opened.process != std::process::id() {
             return Err(crate::Error::new_err("the cache was opened before a fork: open one in this process"));
@@ -208,7 +209,7 @@ impl BlockCache {
 impl BlockCache {
     #[getter]
     fn closed(&self) -> bool {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.opened.lock().is_none()
     }
 
     #[pyo3(signature = (tokens, blocks, *, prefix = None))]
@@ -287,7 +288,7 @@ impl BlockCache {
     }
 
     fn close(&self, py: Python<'_>) {
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let opened = self.opened.lock().take();
         let Some(opened) = opened.filter(|opened| opened.process == std::process::id()) else { return };
         if let Err(error) = py.detach(|| opened.cache.close()) {
             log::line(Level::Warn, format_args!("kv_store_wasm.blocks: close: {error}"));
@@ -318,7 +319,7 @@ pub struct AcquiredBlocks {
 
 impl AcquiredBlocks {
     fn held(&self) -> Option<Arc<Acquired>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.held.lock().clone()
     }
 }
 
@@ -343,7 +344,7 @@ impl AcquiredBlocks {
     }
 
     fn give_back(&self) {
-        drop(self.held.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.held.lock().take());
     }
 
     fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use kv_platform::sync::{Condvar, Mutex, MutexGuard};
 use kv_store_wasm::raw::log::{Level, line, set_sink};
 use pyo3::prelude::*;
 
@@ -72,7 +72,7 @@ impl Waiting {
 
 impl Queue {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     /// Whether the line is in it, or counted.
@@ -163,7 +163,7 @@ pub fn log_next(py: Python<'_>, debug: bool) -> Option<Lent> {
             if line.is_some() || waiting.ended {
                 return line;
             }
-            waiting = queue.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            waiting = queue.changed.wait(waiting);
         }
     };
     py.detach(wait).map(Line::lent)

@@ -1,11 +1,12 @@
 //! `Queue`: requests over the caller's memory, which the queue keeps until they are drained.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use kv_platform::sync::Mutex;
 use kv_store_abi::batch::kv_store_completion_t;
 
 use crate::abi::{self, Operation};
@@ -40,10 +41,6 @@ impl Queue {
         Queue { sealed, timeout, state: Mutex::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn options(&self, sealed: Option<bool>, timeout: Option<f64>) -> PyResult<Options> {
         Options::new(sealed.unwrap_or(self.sealed), timeout.or(self.timeout))
     }
@@ -51,7 +48,7 @@ impl Queue {
     fn submit(&self, mut batch: Batch, options: Options, save: Option<&Save>) -> PyResult<i64> {
         let save = save.map(|save| Arc::clone(&save.save));
         let call = options.call(batch.operation(), save.as_deref());
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let queue = state.usable()?;
         state.next += 1;
         let (ticket, operation) = (state.next, batch.operation());
@@ -112,7 +109,7 @@ impl Queue {
     }
 
     fn fileno(&self) -> PyResult<i32> {
-        match self.lock().usable()?.fd() {
+        match self.state.lock().usable()?.fd() {
             status if status < 0 => Err(crate::Error::new_err(abi::last_error())),
             fd => Ok(fd),
         }
@@ -120,7 +117,7 @@ impl Queue {
 
     #[pyo3(signature = (most = 64))]
     fn drain(&self, most: usize) -> PyResult<Vec<(u64, Vec<i64>)>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let queue = state.usable()?;
         let nothing = kv_store_completion_t { cookie: 0, status: 0, reserved: 0 };
         let mut completions = vec![nothing; most.min(state.requests.len())];
@@ -134,16 +131,16 @@ impl Queue {
     }
 
     fn cancel(&self, ticket: u64) -> PyResult<i64> {
-        Ok(self.lock().usable()?.cancel(ticket))
+        Ok(self.state.lock().usable()?.cancel(ticket))
     }
 
     fn __len__(&self) -> usize {
-        self.lock().requests.len()
+        self.state.lock().requests.len()
     }
 
     fn close(&self) {
         let (queue, requests) = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             (state.queue.take(), std::mem::take(&mut state.requests))
         };
         // Waits until no request's memory is in use; a thread that is in a call of its own drops it instead.
@@ -160,7 +157,7 @@ impl Queue {
     }
 
     fn __repr__(&self) -> String {
-        let state = self.lock();
+        let state = self.state.lock();
         match state.queue {
             Some(_) => format!("<kv_store_wasm.Queue with {} requests>", state.requests.len()),
             None => "<kv_store_wasm.Queue (closed)>".into(),

@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use kv_cache::{
     Bytes, Cache, Config, Descriptor, Error, ErrorKind, FileTier, Fingerprint, Identity, MemoryTier, Payload, Policy,
     Query, Reason, Save, Saved, TierKind, View,
 };
+use kv_platform::sync::Mutex;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
@@ -136,7 +136,7 @@ impl Lent {
 impl Rows {
     /// The lock is held for a moment only.
     fn usable(&self) -> PyResult<Cache> {
-        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let cache = self.cache.lock().clone();
         cache.ok_or_else(|| PyValueError::new_err("the cache is closed"))
     }
 }
@@ -144,7 +144,7 @@ impl Rows {
 impl Drop for Rows {
     fn drop(&mut self) {
         // Where it is not closed, its end waits for what is being written.
-        let cache = self.cache.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let cache = self.cache.get_mut().take();
         detached(move || drop(cache));
     }
 }
@@ -153,7 +153,7 @@ impl Drop for Rows {
 impl Rows {
     #[getter]
     fn closed(&self) -> bool {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.cache.lock().is_none()
     }
 
     fn put(&self, py: Python<'_>, model: &[u8], tokens: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> PyResult<i32> {
@@ -210,7 +210,7 @@ impl Rows {
     }
 
     fn close(&self, py: Python<'_>) {
-        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let cache = self.cache.lock().take();
         if let Some(cache) = cache {
             py.detach(|| cache.shutdown(CLOSING));
         }

@@ -1,7 +1,9 @@
 //! `Store` and `Save`.
 
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use kv_platform::sync::{Mutex, MutexGuard};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -95,7 +97,7 @@ fn described(said: &Bound<'_, PyDict>) -> PyResult<abi::Descriptor> {
 impl Store {
     /// The open handle; the lock is held for a moment only, and never while the GIL is given away.
     fn usable(&self) -> PyResult<Arc<abi::Store>> {
-        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = self.handle.lock();
         handle.clone().ok_or_else(|| PyValueError::new_err("the store is closed"))
     }
 
@@ -114,13 +116,13 @@ impl Store {
     #[getter]
     fn descriptor(&self) -> PyResult<Option<String>> {
         let digest = self.usable()?.descriptor();
-        let hex = || digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = || hex::encode(digest);
         Ok(digest.iter().any(|byte| *byte != 0).then(hex))
     }
 
     #[getter]
     fn closed(&self) -> bool {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.handle.lock().is_none()
     }
 
     #[pyo3(signature = (keys, values, *, durable = false, replace = false, sealed = None, save = None, timeout = None))]
@@ -228,7 +230,7 @@ impl Store {
     fn unregister_memory(&self, _address: usize) {}
 
     fn close(&self) {
-        drop(self.handle.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.handle.lock().take());
     }
 
     fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -264,8 +266,8 @@ struct SaveState {
 }
 
 impl Save {
-    fn state(&self) -> std::sync::MutexGuard<'_, SaveState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, SaveState> {
+        self.state.lock()
     }
 }
 

@@ -5,7 +5,7 @@
 //! run. What a system cannot promise is in [`LACKS`], by name; `kv-store doctor` and docs/threat-model.md say the same.
 //!
 //! Two modules are about the process that has loaded a library: [`signals`] stay that process's, and what is said on its [`stderr`] waits
-//! for nobody.
+//! for nobody. [`sync`] has the locks, which a panic of that process's threads does not break.
 
 pub mod child;
 pub mod event;
@@ -17,6 +17,7 @@ pub mod roots;
 pub mod signals;
 pub mod sockets;
 pub mod stderr;
+pub mod sync;
 pub mod system;
 
 #[cfg(target_os = "linux")]

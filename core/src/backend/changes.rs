@@ -11,9 +11,11 @@
 //! "a refused change is not there". `tests/models/src/hold.rs` is the model.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
+
+use kv_platform::sync::{Mutex, MutexGuard};
 
 use super::ChunkHash;
 use crate::error::{Error, ErrorKind};
@@ -131,7 +133,7 @@ impl Changes {
     /// Whether a change of a chunk ended unknown and may still be carried out: that the chunk is there says nothing then.
     pub fn is_unsettled(&self, hash: &ChunkHash) -> bool {
         self.unknown.load(Relaxed) > 0 && {
-            let table = self.lock();
+            let table = self.table.lock();
             table.held_until(&Key::Chunk(*hash), table.time(&self.clock)).is_some()
         }
     }
@@ -139,7 +141,7 @@ impl Changes {
     /// Whether a change may still be carried out that ended unknown.
     pub fn holds(&self) -> bool {
         self.unknown.load(Relaxed) > 0 && {
-            let mut table = self.lock();
+            let mut table = self.table.lock();
             table.forget_over(self.clock.now());
             self.unknown.store(table.unknown, Relaxed);
             table.unknown > 0
@@ -149,7 +151,7 @@ impl Changes {
     /// Wait until no former change of a key may be carried out any more (`holds`), and (`takes`) there is a free place and no other change of
     /// the same manifest is under way.
     fn wait(&self, key: &Key, holds: bool, takes: bool, until: &Until) -> Result<MutexGuard<'_, ChangeTable>, Error> {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         loop {
             let held = if holds { table.held_until(key, table.time(&self.clock)) } else { None };
             let runs = takes && matches!(key, Key::Manifest(_)) && table.is_under_way(key);
@@ -177,10 +179,6 @@ impl Changes {
             let next = next.min(limits::HELD_CHANGE_LOOK);
             table = self.freed.wait_timeout(&self.table, table, next);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ChangeTable> {
-        self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -279,7 +277,7 @@ impl Change {
     pub fn begin(&self, items: &[u32], token: &[u8]) -> Vec<Vec<u8>> {
         self.of.tells.store(true, Relaxed);
         let mut places = self.places();
-        let table = self.of.lock();
+        let table = self.of.table.lock();
         let now = table.time(&self.of.clock);
         let mut tokens = BTreeSet::new();
         for item in items {
@@ -321,7 +319,7 @@ impl Change {
         if places.is_empty() {
             return 0;
         }
-        let mut table = self.of.lock();
+        let mut table = self.of.table.lock();
         let latest = until.latest();
         let mut lost = 0;
         for (item, place) in places.drain(..).enumerate() {
@@ -347,7 +345,7 @@ impl Change {
     }
 
     fn places(&self) -> MutexGuard<'_, Vec<ChangedItem>> {
-        self.places.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.places.lock()
     }
 }
 

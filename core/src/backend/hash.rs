@@ -129,7 +129,7 @@ impl std::fmt::Debug for ChunkHash {
 
 impl std::fmt::Display for ChunkHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.as_slice().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex::encode(self.as_slice()))
     }
 }
 

@@ -1,6 +1,8 @@
 //! What is learnt of chunks from the answers about them: which the backend has, which are damaged there, how long they are.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+
+use kv_platform::sync::{Mutex, MutexGuard};
 
 pub use super::known::KnownChunks;
 use super::lengths::Lengths;
@@ -22,7 +24,7 @@ impl Remembering {
 
     /// What is known of chunks.
     pub fn known(&self) -> MutexGuard<'_, KnownChunks> {
-        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.known.lock()
     }
 
     /// A chunk has so many bytes.

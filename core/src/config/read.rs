@@ -6,8 +6,10 @@ use std::io::ErrorKind::{NotADirectory, NotFound};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
+
+use kv_platform::sync::Mutex;
 
 use super::Config;
 use crate::error::Error;
@@ -137,7 +139,7 @@ impl Config {
             return Err(wrong("everybody may write to it, and so grant anything to any component: chmod o-w"));
         }
         let identity = FileIdentity::of(&meta);
-        let mut kept = files.files.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut kept = files.files.lock();
         if let Some((of, config)) = kept.get(path)
             && *of == identity
         {

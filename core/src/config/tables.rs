@@ -210,15 +210,9 @@ impl TryFrom<String> for Digest {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let bad = || format!("{text:?} is no SHA-256: 64 hexadecimal digits, as `sha256sum` prints them");
         let mut digest = [0; 32];
-        if text.len() != 64 || !text.is_ascii() {
-            return Err(bad());
-        }
-        for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            let pair = std::str::from_utf8(pair).ok().filter(|pair| !pair.contains('+'));
-            *byte = pair.and_then(|pair| u8::from_str_radix(pair, 16).ok()).ok_or_else(bad)?;
-        }
+        hex::decode_to_slice(&text, &mut digest)
+            .map_err(|_| format!("{text:?} is no SHA-256: 64 hexadecimal digits, as `sha256sum` prints them"))?;
         Ok(Digest(digest))
     }
 }

@@ -5,7 +5,9 @@
 //! component is found. So there is an index for each scheme and port, made at the first open that needs it.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use kv_platform::sync::Mutex;
 
 use crate::error::{Error, ErrorKind};
 use crate::limits;
@@ -95,7 +97,7 @@ impl Tenants {
     ) -> Result<Arc<TenantIndex>, Error> {
         let key = (scheme.to_owned(), port);
         // Never waited for: a fork may leave it locked for ever. Who comes at the same moment makes an index of its own.
-        if let Some(made) = self.made.try_lock().ok().and_then(|made| made.get(&key).cloned()) {
+        if let Some(made) = self.made.try_lock().and_then(|made| made.get(&key).cloned()) {
             return Ok(made);
         }
         let mut index = TenantIndex { port, ..TenantIndex::default() };
@@ -104,7 +106,7 @@ impl Tenants {
             index.add(*number, prefix).map_err(|error| of(prefix, error))?;
         }
         let index = Arc::new(index);
-        if let Ok(mut made) = self.made.try_lock() {
+        if let Some(mut made) = self.made.try_lock() {
             if made.len() >= limits::MAX_TENANT_INDEXES {
                 made.clear();
             }

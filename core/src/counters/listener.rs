@@ -7,10 +7,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use kv_platform::sync::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::connections::{Connections, HttpAnswer, Stream};
@@ -44,13 +44,7 @@ impl OfProcess {
 
     /// Serve nothing, whatever a config asks for: the port and the file are another program's, which runs with the same config.
     pub fn serve_nothing(&self) {
-        *self.served.lock() = Some((None, None));
-    }
-}
-
-impl ServedMetrics {
-    fn lock(&self) -> MutexGuard<'_, Option<(Option<String>, Option<PathBuf>)>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        *self.served.0.lock() = Some((None, None));
     }
 }
 
@@ -58,7 +52,7 @@ type MetricsSource = Box<dyn Fn() -> Metrics + Send + Sync>;
 
 fn begin(served: &ServedMetrics, config: &Config, spawn: &Spawn, metrics: MetricsSource) {
     let (listen, file) = (config.metrics.as_deref().map(named), config.metrics_file.as_deref().map(MetricsFile::new));
-    let mut served = served.lock();
+    let mut served = served.0.lock();
     // The first that the config said holds: a port does not move under those who scrape it.
     if served.is_some() {
         return;

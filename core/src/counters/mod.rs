@@ -7,9 +7,11 @@ mod report;
 mod unanswered;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+
+use kv_platform::sync::Mutex;
 
 pub use listener::check_address;
 pub use report::Gauged;
@@ -250,12 +252,8 @@ struct CountersByBackend(Mutex<HashMap<BackendAndTenant, Arc<Counters>>>);
 type BackendAndTenant = (String, Option<String>);
 
 impl CountersByBackend {
-    fn lock(&self) -> MutexGuard<'_, HashMap<BackendAndTenant, Arc<Counters>>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     fn of(&self, backend: &str, tenant: Option<&str>) -> Arc<Counters> {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let mut key = (backend.to_owned(), tenant.map(str::to_owned));
         if all.len() >= limits::MAX_SERIES && !all.contains_key(&key) {
             key = ("other".to_owned(), None);
@@ -281,7 +279,7 @@ mod tests {
         for n in 0..limits::MAX_SERIES + 100 {
             all.of(&format!("scheme-{n}"), None).count(Event::Traps);
         }
-        assert_eq!(all.lock().len(), limits::MAX_SERIES + 1);
+        assert_eq!(all.0.lock().len(), limits::MAX_SERIES + 1);
         assert_eq!(all.of("other", None).events[Event::Traps as usize].load(Relaxed), 100);
         // Those that were there go on.
         all.of("scheme-7", None).count(Event::Traps);

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::{self, Write as _};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
+use kv_platform::sync::{Mutex, MutexGuard};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
@@ -105,7 +106,7 @@ impl OfProcess {
     /// All of it at this moment.
     pub fn report(&self, budgets: &Budgets, read_buffer_bytes: u64) -> Metrics {
         let mut series: Vec<Series> = {
-            let all = self.all.lock();
+            let all = self.all.0.lock();
             all.iter().map(|((backend, tenant), counters)| Series::new(backend, tenant.as_deref(), counters)).collect()
         };
         series.sort_by(|a, b| (&a.backend, &a.tenant).cmp(&(&b.backend, &b.tenant)));
@@ -141,7 +142,7 @@ pub(crate) struct GaugedStores(Mutex<Vec<Weak<dyn Gauged>>>);
 impl GaugedStores {
     /// Those that still are.
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<dyn Gauged>>> {
-        let mut open = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut open = self.0.lock();
         open.retain(|store| store.strong_count() > 0);
         open
     }

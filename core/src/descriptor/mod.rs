@@ -205,7 +205,7 @@ pub(crate) fn short(text: &str) -> String {
     if text.len() <= MAX_DESCRIPTOR_FIELD_BYTES && !text.chars().any(char::is_control) {
         return text.to_owned();
     }
-    Sha256::digest(text).iter().fold("sha256:".to_owned(), |hex, byte| hex + &format!("{byte:02x}"))
+    format!("sha256:{}", hex::encode(Sha256::digest(text)))
 }
 
 impl DescriptorDigest {
@@ -225,7 +225,7 @@ impl DescriptorDigest {
 
 impl fmt::Display for DescriptorDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex::encode(self.0))
     }
 }
 

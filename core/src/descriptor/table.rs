@@ -1,7 +1,9 @@
 //! The descriptors of one open store, by numbers: a hash carries a number in place of 16 bytes.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
+
+use kv_platform::sync::Mutex;
 
 use super::DescriptorDigest;
 use crate::error::{Error, ErrorKind};
@@ -38,7 +40,7 @@ impl Descriptors {
     /// `Exhausted`: the store has [`DESCRIPTORS`] already.
     pub fn number(&self, digest: Option<DescriptorDigest>) -> Result<Described, Error> {
         let Some(digest) = digest else { return Ok(Described::NOT) };
-        let mut numbers = self.numbers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut numbers = self.numbers.lock();
         if let Some(number) = numbers.get(&digest) {
             return Ok(Described(*number));
         }

@@ -3,8 +3,9 @@
 //! Invariants: a write is refused before a byte of it is written; what is refused names the bound and what would help; and nobody
 //! waits longer than [`limits::ROOM_AWAITED`]. What is over is removed elsewhere (`store::upkeep`), which is woken from here.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+use kv_platform::sync::Mutex;
 
 use super::Directory;
 use super::tally::Tally;
@@ -245,7 +246,7 @@ impl Guard {
     fn await_until(&self, until: Option<&Until>, fits: impl Fn() -> bool) -> bool {
         let longest = self.clock.now() + limits::ROOM_AWAITED;
         let end = until.map_or(longest, |until| longest.min(until.deadline()));
-        let mut room = self.room.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut room = self.room.lock();
         while !fits() {
             self.wake();
             let left = end.saturating_duration_since(self.clock.now());

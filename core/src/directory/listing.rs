@@ -89,7 +89,7 @@ impl Directory {
         after: Option<&str>,
         limit: usize,
     ) -> Result<BTreeSet<String>, Error> {
-        let kept = self.following.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let kept = self.following.lock().take();
         let fits = |kept: &Following| {
             kept.path == path && Some(kept.after.as_str()) == after && self.shared.clock.since(kept.read) < KEPT_FOR
         };
@@ -109,7 +109,7 @@ impl Directory {
         }
         if let Some(last) = names.last() {
             let following = Following { path: path.to_owned(), after: last.clone(), names: following, read };
-            *self.following.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(following);
+            *self.following.lock() = Some(following);
         }
         Ok(names)
     }
@@ -210,7 +210,7 @@ mod tests {
             let Some(last) = entries.last() else { break };
             after = Some(last.name.clone());
             listed.extend(entries.into_iter().map(|entry| entry.name));
-            let kept = directory.following.lock().unwrap();
+            let kept = directory.following.lock();
             let bytes: usize =
                 kept.iter().flat_map(|kept| &kept.names).map(|name| name.len() + size_of::<String>()).sum();
             assert!(bytes <= KEPT_BYTES, "{bytes}");

@@ -22,9 +22,10 @@ use std::fs::File;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use kv_platform::files::Memory;
+use kv_platform::sync::Mutex;
 use kv_platform::{files, paths};
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;

@@ -7,9 +7,9 @@
 //! `tests/models/src/local_fs.rs`: "an acknowledged change is not undone". `docs/decisions/late-changes.md` has why.
 
 use std::os::fd::AsFd;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use kv_platform::sync::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -30,17 +30,13 @@ pub(super) struct Order {
 
 impl std::fmt::Debug for Order {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_tuple("Order").field(&*self.lock()).finish()
+        formatter.debug_tuple("Order").field(&*self.taken.lock()).finish()
     }
 }
 
 impl Order {
     pub(super) fn new(clock: &Clock) -> Self {
         Order { taken: Mutex::new(false), freed: Condition::new(clock) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, bool> {
-        self.taken.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -55,7 +51,7 @@ impl Drop for Turn<'_> {
         if self.locked {
             let _ = flock(&self.directory.root, FlockOperation::Unlock);
         }
-        *self.directory.order.lock() = false;
+        *self.directory.order.taken.lock() = false;
         self.directory.order.freed.notify_one();
     }
 }
@@ -91,7 +87,7 @@ impl Directory {
                 "another change of this directory is not over: a process that makes one is stopped, or waits for its disk",
             )
         };
-        let mut taken = self.order.lock();
+        let mut taken = self.order.taken.lock();
         while *taken {
             let left = self.left(until);
             if left.is_zero() {

@@ -8,9 +8,10 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use kv_platform::sync::Mutex;
 use rustix::io::Errno;
 
 use super::Shared;
@@ -59,7 +60,7 @@ impl Parents {
         now: Instant,
         open: impl FnOnce() -> Result<OwnedFd, Errno>,
     ) -> Result<Arc<Parent>, Errno> {
-        if let Some(kept) = lock(&self.kept).by_path.get_mut(path)
+        if let Some(kept) = self.kept.lock().by_path.get_mut(path)
             && now.saturating_duration_since(kept.opened) < PARENT_BELIEVED
         {
             kept.used = true;
@@ -72,7 +73,7 @@ impl Parents {
     }
 
     fn keep(&self, path: &str, parent: &Arc<Parent>, now: Instant) {
-        let mut kept = lock(&self.kept);
+        let mut kept = self.kept.lock();
         if self.shared.parents.load(Relaxed) > self.shared.most_parents {
             kept.by_path.clear();
         }
@@ -92,7 +93,7 @@ impl Parents {
 
     /// Believe a kept directory no longer.
     pub(super) fn forget(&self, path: &str) {
-        lock(&self.kept).by_path.remove(path);
+        self.kept.lock().by_path.remove(path);
     }
 }
 
@@ -101,17 +102,13 @@ fn sweep_later(shared: &Arc<Shared>, kept: Weak<Mutex<Kept>>) -> bool {
     let again = Arc::downgrade(shared);
     shared.helpers.hand_later(PARENT_UNUSED, move || {
         let Some(all) = kept.upgrade() else { return };
-        let mut all = lock(&all);
+        let mut all = all.lock();
         all.by_path.retain(|_, entry| std::mem::take(&mut entry.used));
         all.swept = !all.by_path.is_empty() && again.upgrade().is_some_and(|shared| sweep_later(&shared, kept));
         if !all.swept {
             all.by_path.clear();
         }
     })
-}
-
-fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl std::ops::Deref for Parent {
@@ -160,7 +157,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        assert!(lock(&parents.kept).by_path.is_empty());
+        assert!(parents.kept.lock().by_path.is_empty());
     }
 
     #[test]
@@ -169,7 +166,7 @@ mod tests {
         let keeps_one = || {
             let parents = Parents::new(&shared);
             parents.get("a", Instant::now(), open_root).unwrap();
-            lock(&parents.kept).by_path.len() == 1
+            parents.kept.lock().by_path.len() == 1
         };
         assert!(keeps_one());
         let many: Vec<_> = (0..shared.most_parents).map(|_| Counted::new(&shared)).collect();

@@ -9,10 +9,11 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kv_platform::sync::{Mutex, MutexGuard};
 use rustix::fs::{self, AtFlags, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
@@ -81,7 +82,7 @@ impl Drop for UnderWay {
 
 impl Saves {
     /// Held while the file is written.
-    fn lock(&self, directory: &Directory) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self, directory: &Directory) -> MutexGuard<'_, State> {
         directory.shared.clock.lock(&self.state)
     }
 
@@ -188,8 +189,7 @@ impl Directory {
     /// Remove the file of this process.
     pub(super) fn end_saves(&mut self) {
         let saves = self.saves.get_mut();
-        let mark =
-            saves.and_then(|saves| saves.state.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).mark.take());
+        let mark = saves.and_then(|saves| saves.state.get_mut().mark.take());
         if let Some((_, name)) = mark
             && let Ok(folder) = self.resolve(FOLDER, OFlags::RDONLY | OFlags::DIRECTORY)
         {

@@ -10,9 +10,9 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
+use kv_platform::sync::Mutex;
 use rustix::fs::{self, FlockOperation, OFlags};
 use rustix::io::Errno;
 
@@ -174,11 +174,7 @@ impl Tally {
     }
 
     fn locked(&self, change: impl FnOnce(Record) -> Record) -> Result<(), Errno> {
-        let mut unwritten = match self.writing.try_lock() {
-            Ok(writing) => writing,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(Errno::AGAIN),
-        };
+        let mut unwritten = self.writing.try_lock().ok_or(Errno::AGAIN)?;
         fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)?;
         let own = self.own.swap(0, Relaxed);
         let record = unwritten.take().unwrap_or_else(|| self.read());
@@ -259,7 +255,7 @@ mod tests {
     fn golden_usage_file() {
         let record = Record { bytes: 123_456_789, counted: 0x0102_0304_0506_0708, boot: 0x1112_1314_1516_1718 };
         let bytes = record.encode();
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = hex::encode(bytes);
         assert_eq!(hex, "4b5655534147453115cd5b070000000008070605040302011817161514131211");
         assert_eq!(Record::decode(&bytes), Some(record));
         assert_eq!((BYTES, FILES), (".kv-usage", ".kv-files"));

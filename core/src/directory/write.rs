@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, MutexGuard};
 
+use kv_platform::sync::MutexGuard;
 use kv_platform::{files, paths};
 use rustix::fs::{self, AtFlags, FileType, OFlags};
 use rustix::io::Errno;
@@ -205,7 +206,7 @@ impl Directory {
     }
 
     fn unsynced(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.unsynced.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.unsynced.lock()
     }
 
     /// Make the names of files durable: each directory on the way, once. `in_time` as for [`Directory::sync`].

@@ -2,9 +2,9 @@
 //! was seen: a failover to a replica that lacked it, or a late change.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
+use kv_platform::sync::Mutex;
 use twox_hash::XxHash3_128;
 
 use super::tail::Generation;
@@ -25,7 +25,7 @@ impl Generations {
     /// one while this one is on its way, and both are right.
     pub fn known(&self, name: &str, now: Instant) -> Option<Generation> {
         let name = XxHash3_128::oneshot(name.as_bytes());
-        let remembered = self.lock();
+        let remembered = self.0.lock();
         let fresh =
             |(_, read): &&(Generation, Instant)| now.saturating_duration_since(*read) < GENERATION_REMEMBERED_FOR;
         let known = [remembered.young.get(&name), remembered.old.get(&name)].into_iter().flatten().filter(fresh);
@@ -39,16 +39,12 @@ impl Generations {
         }
         let greatest = self.known(name, now).map_or(generation, |known| known.max(generation));
         let name = XxHash3_128::oneshot(name.as_bytes());
-        let mut remembered = self.lock();
+        let mut remembered = self.0.lock();
         if remembered.young.len() >= REMEMBERED_GENERATIONS {
             remembered.old = std::mem::take(&mut remembered.young);
         }
         remembered.young.insert(name, (greatest, now));
         true
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Remembered> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -88,7 +84,7 @@ mod tests {
         let newest = 5 * REMEMBERED_GENERATIONS - 1;
         let known = generations.known(&newest.to_string(), now);
         assert!(!generations.accept(&newest.to_string(), generation(1), known, now));
-        let remembered = generations.lock();
+        let remembered = generations.0.lock();
         assert!(remembered.young.len() <= REMEMBERED_GENERATIONS && remembered.old.len() <= REMEMBERED_GENERATIONS);
     }
 }

@@ -52,7 +52,7 @@ pub fn reduced_name(name: &str) -> String {
     if name.len() <= DIRECT_NAME_BYTES {
         return name.to_owned();
     }
-    format!("{NAME_SUFFIX}{}", crate::sandbox::hex(&Sha256::digest(name)))
+    format!("{NAME_SUFFIX}{}", hex::encode(Sha256::digest(name)))
 }
 
 /// Whether a name is a component's own word for one that is too long for it to list.

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
+use kv_platform::sync::Mutex;
 use twox_hash::XxHash3_128;
 
 use crate::backend::{ChunkHash, Layout};
@@ -71,7 +71,7 @@ impl Meanings {
 
     /// What a chunk is.
     pub fn of_chunk(&self, hash: &ChunkHash, now: Instant) -> Option<Meaning> {
-        self.is_used().then(|| self.lock().chunks.get(&hash.lying(Layout::Plain), now)).flatten()
+        self.is_used().then(|| self.known.lock().chunks.get(&hash.lying(Layout::Plain), now)).flatten()
     }
 
     /// A chunk is this. `None`: nothing is known of it any more.
@@ -82,7 +82,7 @@ impl Meanings {
     /// What a manifest is.
     pub fn of_manifest(&self, name: &str, now: Instant) -> Option<Meaning> {
         let key = XxHash3_128::oneshot(name.as_bytes());
-        self.is_used().then(|| self.lock().manifests.get(&key, now)).flatten()
+        self.is_used().then(|| self.known.lock().manifests.get(&key, now)).flatten()
     }
 
     /// A manifest is this. `None`: nothing is known of it any more.
@@ -96,12 +96,8 @@ impl Meanings {
             self.used.store(true, Relaxed);
         }
         if self.is_used() {
-            note(&mut self.lock());
+            note(&mut self.known.lock());
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, KnownMeanings> {
-        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -128,7 +124,7 @@ mod tests {
         meanings.chunk_is(&chunk(1), None, now);
         assert_eq!(meanings.of_chunk(&chunk(1), now), None);
         (0..3 * KNOWN_MEANINGS).for_each(|n| meanings.chunk_is(&chunk(n), Some(own), now));
-        let known = meanings.lock();
+        let known = meanings.known.lock();
         assert!(known.chunks.young.len() <= KNOWN_MEANINGS && known.chunks.old.len() <= KNOWN_MEANINGS);
     }
 }

@@ -1,8 +1,8 @@
 //! A bounded set of names of manifests. What it forgets is new again.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard};
 
+use kv_platform::sync::Mutex;
 use twox_hash::XxHash3_128;
 
 /// Holds the last [`REMEMBERED_NAMES`](crate::limits::REMEMBERED_NAMES) names at least, and twice as many at most, by their XXH3-128.
@@ -19,7 +19,7 @@ impl RecentNames {
     /// Whether a name is new here.
     pub fn add(&self, name: &str) -> bool {
         let name = XxHash3_128::oneshot(name.as_bytes());
-        let mut names = self.lock();
+        let mut names = self.0.lock();
         if names.young.contains(&name) || names.old.contains(&name) {
             return false;
         }
@@ -32,13 +32,9 @@ impl RecentNames {
     /// It is new again.
     pub fn forget(&self, name: &str) {
         let name = XxHash3_128::oneshot(name.as_bytes());
-        let mut names = self.lock();
+        let mut names = self.0.lock();
         names.young.remove(&name);
         names.old.remove(&name);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Names> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -54,7 +50,7 @@ mod tests {
         recent.forget("m");
         assert!(recent.add("m"));
         (0..5 * REMEMBERED_NAMES).for_each(|n| assert!(recent.add(&n.to_string())));
-        let names = recent.lock();
+        let names = recent.0.lock();
         assert!(names.young.len() <= REMEMBERED_NAMES && names.old.len() <= REMEMBERED_NAMES);
     }
 }

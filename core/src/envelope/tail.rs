@@ -261,7 +261,7 @@ mod tests {
     fn golden_envelope_with_a_descriptor() {
         let digest = DescriptorDigest::read(&std::array::from_fn(|n| n as u8 + 1)).unwrap();
         let tail = tail(Kind::Chunk, b"key", Some(digest), 5, [&b"value"[..]].into_iter());
-        let hex: String = tail.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = hex::encode(tail);
         let rest = "0102030405060708090a0b0c0d0e0f104b56454e56320d0a0100000000000000";
         assert_eq!(hex, format!("77db8fb8c2b3304eb6451f82536619e2{rest}{}", "0".repeat(32)));
         let stored = [&b"value"[..], &tail].concat();
@@ -284,7 +284,7 @@ mod tests {
             (Kind::Chunk, &[7; 32], b"", "326654e6e5b563f8105f2c06d22ec222"),
         ] {
             let tail = tail(kind, key, None, value.len(), [value].into_iter());
-            let hex: String = tail.iter().map(|byte| format!("{byte:02x}")).collect();
+            let hex = hex::encode(tail);
             assert_eq!(hex, format!("{expected}{rest}{}", "0".repeat(32)), "{} bytes", value.len());
             assert_eq!(judged(kind, key, &[value, &tail].concat()), sound(value.len(), None));
         }

@@ -6,9 +6,10 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kv_platform::sync::{Mutex, MutexGuard};
 use twox_hash::XxHash3_64;
 
 use super::copies::Copy;
@@ -161,7 +162,7 @@ impl Disk {
             }
         });
         if written.is_err() {
-            self.lock().paused_until = self.directory.clock().now().checked_add(PAUSE);
+            self.state.lock().paused_until = self.directory.clock().now().checked_add(PAUSE);
         }
         written.is_ok()
     }
@@ -178,11 +179,11 @@ impl Disk {
         let Some(tally) = self.directory.tally() else { return };
         let counted = Duration::from_nanos(self.directory.clock().wall_ns().saturating_sub(tally.counted()));
         if counted <= limits::COUNTED_FOR
-            || self.lock().tried.is_some_and(|tried| self.directory.clock().since(tried) < COUNT_RETRIED)
+            || self.state.lock().tried.is_some_and(|tried| self.directory.clock().since(tried) < COUNT_RETRIED)
         {
             return;
         }
-        self.lock().tried = Some(self.directory.clock().now());
+        self.state.lock().tried = Some(self.directory.clock().now());
         let before = tally.total();
         let mut bytes = 0_u64;
         let mut add = |entry: ListedFile| bytes = bytes.saturating_add(entry.size);
@@ -210,14 +211,14 @@ impl Disk {
     /// Remove the least recently used part of some folders' files, of all where there are few. Hashes spread evenly, so that some folders
     /// are as good a sample as any. Returns how many bytes were removed.
     fn remove_oldest(&self) -> u64 {
-        let first = self.lock().folder;
+        let first = self.state.lock().folder;
         let (mut found, mut looked) = (Vec::new(), 0);
         while looked < FOLDERS && found.len() < SAMPLED {
             // A folder that cannot be read holds nothing that could be removed.
             let _ = self.look((first + looked) % FOLDERS, &mut |entry| found.push(entry));
             looked += 1;
         }
-        self.lock().folder = (first + looked) % FOLDERS;
+        self.state.lock().folder = (first + looked) % FOLDERS;
         let bytes: u64 = found.iter().map(|entry| entry.size).sum();
         found.sort_unstable_by_key(|entry| entry.used);
         let mut removed = 0;
@@ -249,17 +250,13 @@ impl Disk {
     }
 
     fn is_paused(&self) -> bool {
-        self.lock().paused_until.is_some_and(|until| self.directory.clock().now() < until)
+        self.state.lock().paused_until.is_some_and(|until| self.directory.clock().now() < until)
     }
 
     #[allow(clippy::indexing_slicing, reason = "the remainder is below the length, which is not 0")]
     fn change(&self, key: &CopyKey) -> MutexGuard<'_, ()> {
         let stripe = &self.changing[usize::from(key.hash[0]) % STRIPES];
-        stripe.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, DiskState> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        stripe.lock()
     }
 }
 
@@ -270,13 +267,9 @@ struct ListedFile {
     used: u64,
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn path(key: &CopyKey) -> Result<RelativePath, Error> {
     let CopyKey { scope: Scope(scope), hash } = key;
-    RelativePath::parse(format!("{:02x}/{}-{}", hash[0], hex(scope), hex(hash)))
+    RelativePath::parse(format!("{:02x}/{}-{}", hash[0], hex::encode(scope), hex::encode(hash)))
 }
 
 fn trailer(key: &CopyKey, copy: &Copy) -> [u8; TRAILER_BYTES] {

@@ -1,8 +1,10 @@
 //! One near level: its memory before its disk tier, what was deleted, and the levels of the process.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use kv_platform::sync::Mutex;
 
 use super::CopyKey;
 use super::copies::{Copy, Since};
@@ -83,7 +85,7 @@ impl OfProcess {
         counters: &Arc<Counters>,
     ) -> Arc<Level> {
         let whom = (backend.to_owned(), tenant.map(str::to_owned), near.clone());
-        let mut levels = self.levels.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut levels = self.levels.lock();
         levels.retain(|(_, level)| level.strong_count() > 0);
         if let Some(level) = levels.iter().find(|(of, _)| *of == whom).and_then(|(_, level)| level.upgrade()) {
             return level;
@@ -130,7 +132,7 @@ impl Level {
 
     #[cfg(test)]
     pub(super) fn before_write(&self) {
-        let held = self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        let held = self.held.lock().clone();
         held.into_iter().for_each(|held| held());
     }
 

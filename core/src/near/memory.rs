@@ -3,9 +3,10 @@
 //! One lock, which is held for a look into a table; bytes are copied and freed outside of it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use kv_blocks::policy::{Policy, S3Fifo, S3FifoOptions};
+use kv_platform::sync::Mutex;
 
 use super::CopyKey;
 use super::copies::Copy;
@@ -57,7 +58,7 @@ impl MemoryTier {
 
     /// The copy of a chunk. Counts as a use of it.
     pub fn get(&self, key: &CopyKey) -> Option<Copy> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let entry = *state.index.get(key)?;
         state.policy.access(entry);
         state.entries.get(entry as usize)?.copy.clone()
@@ -65,14 +66,14 @@ impl MemoryTier {
 
     /// Whether the copy of a chunk is this very memory.
     pub fn holds(&self, key: &CopyKey, data: &Arc<Buffer>) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         let entry = state.index.get(key).and_then(|entry| state.entries.get(*entry as usize));
         entry.and_then(|entry| entry.copy.as_ref()).is_some_and(|copy| Arc::ptr_eq(&copy.data, data))
     }
 
     /// The backend was found to have a chunk. False: there is no copy.
     pub fn confirm(&self, key: &CopyKey, time: u64, is_current: impl FnOnce() -> bool) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(entry) = state.index.get(key).copied() else { return false };
         let entry = state.entries.get_mut(entry as usize);
         let Some(CachedChunk { copy: Some(copy), on_disk, .. }) = entry else { return false };
@@ -88,7 +89,7 @@ impl MemoryTier {
         if !self.has_room_for(new.copy.data.len()) {
             return vec![new];
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if deletes(&new.key) != new.deletes {
             return Vec::new();
         }
@@ -128,7 +129,7 @@ impl MemoryTier {
 
     /// Remove the copy of a chunk. `count` counts the delete.
     pub fn remove(&self, key: &CopyKey, count: impl FnOnce()) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         count();
         let Some(entry) = state.index.get(key).copied() else { return };
         state.policy.remove(entry);
@@ -139,11 +140,7 @@ impl MemoryTier {
 
     /// Bytes of all copies, and what they cost beside.
     pub fn bytes(&self) -> u64 {
-        self.lock().policy.bytes()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, MemoryState> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock().policy.bytes()
     }
 }
 

@@ -5,7 +5,9 @@
 //! is dropped and counted.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
+
+use kv_platform::sync::{Condvar, Mutex};
 
 use super::level::Level;
 use super::memory::Moved;
@@ -46,7 +48,7 @@ impl Writer {
     /// Have a copy written that the memory has given up.
     pub(super) fn queue_copy(self: &Arc<Self>, level: &Arc<Level>, moved: Moved) {
         let len = moved.copy.data.len();
-        let mut copies = level.line.lock();
+        let mut copies = level.line.0.lock();
         let of_level = copies.bytes.saturating_add(len);
         let fits = copies.bytes == 0 || of_level <= limits::NEAR_WRITING_BYTES / limits::OWNER_FRACTION as usize;
         if !fits || !self.take(len) {
@@ -65,7 +67,7 @@ impl Writer {
     /// Wait until all is written that was handed over.
     #[cfg(test)]
     pub(super) fn settle(&self) {
-        let waiting = self.lock();
+        let waiting = self.waiting.lock();
         drop(self.idle.wait_while(waiting, |waiting| waiting.copies > 0));
     }
 
@@ -75,7 +77,7 @@ impl Writer {
         if self.pool.lent(&level.whose).spawn_job(move || own.serve(&of)) {
             return;
         }
-        let mut copies = level.line.lock();
+        let mut copies = level.line.0.lock();
         copies.served = false;
         copies.bytes = 0;
         let dropped = std::mem::take(&mut copies.waiting);
@@ -85,7 +87,7 @@ impl Writer {
     }
 
     fn serve(self: &Arc<Self>, level: &Arc<Level>) {
-        let mut copies = level.line.lock();
+        let mut copies = level.line.0.lock();
         let Some(moved) = copies.waiting.pop_front() else {
             copies.served = false;
             return;
@@ -97,7 +99,7 @@ impl Writer {
         let written = std::panic::catch_unwind(work).unwrap_or(false);
         level.count(if written { Event::NearWritten } else { Event::NearDropped }, 1);
         drop(moved);
-        let mut copies = level.line.lock();
+        let mut copies = level.line.0.lock();
         copies.bytes = copies.bytes.saturating_sub(len);
         copies.served = !copies.waiting.is_empty();
         let goes_on = copies.served;
@@ -111,7 +113,7 @@ impl Writer {
 
     /// Count a copy as waiting. False: too much waits already.
     fn take(&self, len: usize) -> bool {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let bytes = waiting.bytes.saturating_add(len);
         let fits = bytes <= limits::NEAR_WRITING_BYTES;
         if fits {
@@ -121,15 +123,11 @@ impl Writer {
     }
 
     fn give_back(&self, len: usize) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         *waiting = Waiting { copies: waiting.copies.saturating_sub(1), bytes: waiting.bytes.saturating_sub(len) };
         if waiting.copies == 0 {
             self.idle.notify_all();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -137,11 +135,7 @@ impl Line {
     /// Copies of which no write has begun.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
-        self.lock().waiting.len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Copies> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.0.lock().waiting.len()
     }
 }
 

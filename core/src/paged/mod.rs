@@ -246,12 +246,16 @@ mod tests {
     #[test]
     fn golden_chunk_ids() {
         let long: Vec<u8> = (0..1000).map(|n| (n * 7) as u8).collect();
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         for (content, key, check) in
             [(&b"short"[..], "0a0dd26074d52ab4", "921725952605de5a"), (&long, "30c826442630ad10", "6dd7dada9c22eeab")]
         {
             let id = id_of(content);
-            assert_eq!((hex(&id.key).as_str(), hex(&id.check).as_str()), (key, check), "{} bytes", content.len());
+            assert_eq!(
+                (hex::encode(id.key).as_str(), hex::encode(id.check).as_str()),
+                (key, check),
+                "{} bytes",
+                content.len()
+            );
         }
     }
 }

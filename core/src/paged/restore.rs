@@ -1,9 +1,10 @@
 //! Out of the store, into the pages.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use kv_platform::sync::Mutex;
 use kvx::{KvCacheMut, KvScales, KvTokens, Slots, Write};
 
 use super::geometry::{Layer, Sequence};
@@ -201,10 +202,10 @@ impl Restore<'_> {
                 };
                 checked.push((*chunk, data));
             }
-            fetched.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).append(&mut checked);
+            fetched.lock().append(&mut checked);
             Ok(())
         })?;
-        let mut fetched = fetched.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut fetched = fetched.into_inner();
         fetched.sort_unstable_by_key(|(chunk, _)| *chunk);
         Ok(fetched)
     }
@@ -229,7 +230,7 @@ impl Restore<'_> {
         let jobs = layers.len();
         let queue = Mutex::new(layers.iter_mut().zip(&sequence.layers).zip(starts).enumerate());
         spread(store.threads(), self.threads, jobs, |_| {
-            let next = queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
+            let next = queue.lock().next();
             let Some((index, ((cache, layer), start))) = next else { return Ok(()) };
             for (chunk, data) in fetched {
                 let held = sequence.tokens_of(*chunk);

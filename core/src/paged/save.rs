@@ -1,9 +1,10 @@
 //! Out of the pages, into the store.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use kv_platform::sync::Mutex;
 use kvx::{BlockTable, DType, Gather, IndexSlice, KvCache, KvScales, KvTokensUninit};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -116,7 +117,7 @@ impl Save<'_> {
         let ids: Vec<OnceLock<ChunkId>> = (0..chunks).map(|_| OnceLock::new()).collect();
         let existed = AtomicU32::new(0);
         let spare = Mutex::new(Vec::new());
-        let take_spare = || spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+        let take_spare = || spare.lock().pop();
         let lend = store.is_write_through() && self.lends(&sequence, block_size);
         let save = store.begin_save();
         spread(store.threads(), self.threads, chunks as usize, |chunk| {
@@ -133,7 +134,7 @@ impl Save<'_> {
                 let put = save.put_buffer(&id.key, &data)?;
                 // Where the backend has taken the bytes and kept no handle, the memory serves the next chunk, still warm.
                 if let Ok(buffer) = Arc::try_unwrap(data) {
-                    spare.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(buffer);
+                    spare.lock().push(buffer);
                 }
                 (id, put)
             };

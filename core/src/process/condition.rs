@@ -2,8 +2,9 @@
 //! and then decides who goes on.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
+
+use kv_platform::sync::{Condvar, Mutex, MutexGuard};
 
 use super::Clock;
 
@@ -45,7 +46,7 @@ impl Condition {
     pub fn wait<'a, T>(&self, lock: &'a Mutex<T>, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         match self.pause(lock, guard, None) {
             Ok(guard) => guard,
-            Err(guard) => self.waits(|| self.machine.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner())),
+            Err(guard) => self.waits(|| self.machine.wait(guard)),
         }
     }
 
@@ -59,8 +60,7 @@ impl Condition {
         let until = self.clock.0.as_ref().and_then(|time| time.now().checked_add(at_most));
         match self.pause(lock, guard, until) {
             Ok(guard) => guard,
-            Err(guard) => self
-                .waits(|| self.machine.wait_timeout(guard, at_most).unwrap_or_else(|poisoned| poisoned.into_inner()).0),
+            Err(guard) => self.waits(|| self.machine.wait_timeout(guard, at_most)),
         }
     }
 
@@ -100,14 +100,11 @@ impl Clock {
     pub fn lock<'a, T>(&self, lock: &'a Mutex<T>) -> MutexGuard<'a, T> {
         while let Some(time) = self.0.as_ref().filter(|time| time.has_threads()) {
             match lock.try_lock() {
-                Ok(guard) => return guard,
-                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    time.wait_for_lock(Place(std::ptr::from_ref(lock).cast::<u8>().addr()))
-                }
+                Some(guard) => return guard,
+                None => time.wait_for_lock(Place(std::ptr::from_ref(lock).cast::<u8>().addr())),
             }
         }
-        lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock.lock()
     }
 
     /// Wait for so long.

@@ -4,8 +4,9 @@
 //! had: whatever was made before belongs to an older generation, and the first use in the child makes it anew.
 
 use std::convert::Infallible;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use kv_platform::sync::Mutex;
 
 /// Whether the process is still the one in which a value was made.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +58,7 @@ impl<T: Send + Sync> PerProcess<T> {
 
     /// The value of this generation. One thread makes it while others wait; if that fails, the next one tries again.
     pub fn get_or_make<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&'static T, E> {
-        let mut value = self.cell().value.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut value = self.cell().value.lock();
         if let Some(made) = *value {
             return Ok(made);
         }

@@ -4,9 +4,10 @@
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use kv_platform::files::AROUND_CACHE_ALIGNMENT;
+use kv_platform::sync::Mutex;
 
 use crate::error::{Error, ErrorKind};
 use crate::limits;
@@ -57,7 +58,7 @@ impl Buffers {
         let exhausted = |why: &str| Error::new(ErrorKind::Exhausted, format!("no memory to read {len} bytes: {why}"));
         let class = LENGTHS.iter().position(|(room, _)| len <= *room);
         let class = class.ok_or_else(|| exhausted("it is more than a part"))?;
-        let mut free = self.kept.lock();
+        let mut free = self.kept.free.lock();
         free.used = true;
         if !free.swept {
             free.swept = sweep_later(&self.helpers, Arc::downgrade(&self.kept));
@@ -78,10 +79,6 @@ impl Buffers {
 }
 
 impl BufferPool {
-    fn lock(&self) -> MutexGuard<'_, Free> {
-        self.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     fn gone(&self, memory: Vec<Aligned>) {
         let bytes = memory.iter().map(|memory| memory.layout.size() as u64).sum();
         self.bytes.fetch_sub(bytes, Relaxed);
@@ -93,7 +90,7 @@ fn sweep_later(helpers: &Arc<Helpers>, kept: Weak<BufferPool>) -> bool {
     let again = Arc::downgrade(helpers);
     helpers.hand_later(limits::READ_BUFFERS_UNUSED, move || {
         let Some(all) = kept.upgrade() else { return };
-        let mut free = all.lock();
+        let mut free = all.free.lock();
         let unused = !std::mem::take(&mut free.used);
         free.swept = !unused && again.upgrade().is_some_and(|helpers| sweep_later(&helpers, kept));
         if !free.swept {
@@ -131,7 +128,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
-        let mut free = self.kept.lock();
+        let mut free = self.kept.free.lock();
         // Without a job that gives it back nothing is kept.
         let swept = free.swept;
         let most = LENGTHS.get(self.class).map_or(0, |(_, most)| *most);

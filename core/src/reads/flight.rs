@@ -1,8 +1,10 @@
 //! The reads of one call: those that are under way, those that wait for a place, and those that have come.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
+
+use kv_platform::sync::Mutex;
 
 use super::{Buffers, Place, Readers};
 use crate::error::{Error, ErrorKind};
@@ -48,12 +50,6 @@ struct LandingState<T> {
     closed: bool,
 }
 
-impl<T> Landing<T> {
-    fn lock(&self) -> MutexGuard<'_, LandingState<T>> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
 /// A read on its way. One that is dropped before it was made has failed.
 struct Ticket<T> {
     landing: Arc<Landing<T>>,
@@ -65,7 +61,7 @@ impl<T> Ticket<T> {
     fn land(&mut self, outcome: Result<T, Error>) {
         let Some(place) = self.place.take() else { return };
         let arrived = Arrived { tag: self.tag, outcome, place };
-        let mut state = self.landing.lock();
+        let mut state = self.landing.state.lock();
         if state.closed {
             // Dropped without the lock: it may be memory that is given back.
             drop(state);
@@ -112,7 +108,7 @@ impl<'a, T: Send + 'static> Flight<'a, T> {
     pub fn next(&mut self, until: Option<&Until>) -> Result<Option<Arrived<T>>, Error> {
         self.begin_waiting();
         let Some(landing) = self.landing.as_ref().filter(|_| self.under_way > 0) else { return Ok(None) };
-        let mut state = landing.lock();
+        let mut state = landing.state.lock();
         loop {
             if let Some(arrived) = state.arrived.pop_front() {
                 self.under_way -= 1;
@@ -142,7 +138,7 @@ impl<'a, T: Send + 'static> Flight<'a, T> {
             let buffers = self.readers.buffers.clone();
             let job = Box::new(move || {
                 // Whoever wanted it may have gone.
-                if !ticket.landing.lock().closed {
+                if !ticket.landing.state.lock().closed {
                     let outcome = work(&buffers);
                     ticket.land(outcome);
                 }
@@ -161,7 +157,7 @@ impl<'a, T: Send + 'static> Flight<'a, T> {
 impl<T> Drop for Flight<'_, T> {
     fn drop(&mut self) {
         if let Some(landing) = &self.landing {
-            let mut state = landing.lock();
+            let mut state = landing.state.lock();
             state.closed = true;
             let arrived = std::mem::take(&mut state.arrived);
             drop(state);

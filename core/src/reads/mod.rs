@@ -12,7 +12,9 @@ mod flight;
 mod parts;
 mod range;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+
+use kv_platform::sync::{Mutex, MutexGuard};
 
 use crate::limits::{self, MAX_OWNER_READS};
 use crate::process::{Clock, Spawn};
@@ -55,7 +57,7 @@ impl Readers {
     }
 
     fn places(&self) -> MutexGuard<'_, Turns> {
-        self.places.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.places.lock()
     }
 }
 

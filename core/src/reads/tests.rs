@@ -1,9 +1,11 @@
 //! Who waits for whom, and for how long.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use kv_platform::sync::Mutex;
 
 use super::range::cut;
 use super::*;
@@ -33,7 +35,7 @@ fn stuck(
     move |buffers| {
         let _buffer = buffers.take(1)?;
         begun.send(()).unwrap();
-        let _ = held.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).recv();
+        let _ = held.lock().recv();
         Ok(0)
     }
 }

@@ -195,12 +195,3 @@ impl Reach {
         self.directory.iter().chain(self.folders.values()).any(|directory| !directory.is_read_only())
     }
 }
-
-/// Bytes as hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}

@@ -356,14 +356,13 @@ mod tests {
     /// What lies in segments is lost if these change. Computed with Python's xxhash, not with this code.
     #[test]
     fn golden_segments() {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(
-            hex(&record()),
+            hex::encode(record()),
             "6b7673720103010007000000050000000000000000000000c64a1aa146547ece38c5eb30efea0e2a6b657976616c7565"
         );
         let header = Header { seed: 0x1122, segment_bytes: 256 << 20, max_bytes: 1 << 40 };
         assert_eq!(
-            hex(&header.bytes()),
+            hex::encode(header.bytes()),
             "6b76736c6f6700012211000000000000000000100000000000000000000100001c500c16e79de0a4"
         );
         let (read, first) = Header::read(&header.bytes()).unwrap();
@@ -377,7 +376,7 @@ mod tests {
             Entry::Evicted { segment: 6 },
         ];
         assert_eq!(
-            hex(&frame(&entries, first).0),
+            hex::encode(frame(&entries, first).0),
             concat!(
                 "34000000000000002cba6a19d59c95d203000700000011030700000003000000050000006b65790201640500070000000200",
                 "000006000700000009000000040006000000",

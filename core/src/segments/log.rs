@@ -6,9 +6,10 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard};
 
+use kv_platform::sync::{Mutex, MutexGuard};
 use rustix::fs::{self, AtFlags, OFlags};
 use rustix::io::Errno;
 
@@ -100,7 +101,7 @@ impl Log {
     }
 
     pub fn tail(&self) -> Tail<'_> {
-        Tail { log: self, read: self.read.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) }
+        Tail { log: self, read: self.read.lock() }
     }
 
     /// Take the right to append.

@@ -1,7 +1,8 @@
 //! The stores that a process has open: one for each folder, which all that open it share, with its index.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
+use kv_platform::sync::Mutex;
 use rustix::fs::{self, Mode, OFlags};
 
 use super::store::{Settings, Store};
@@ -45,7 +46,7 @@ impl OfProcess {
         let root = fs::openat(&parent, ".", flags, Mode::empty()).map_err(Error::from)?;
         let stat = fs::fstat(&root).map_err(Error::from)?;
         let folder = (stat.st_dev as fs::Dev, stat.st_ino, directory.is_read_only());
-        let mut open = self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut open = self.open.lock();
         open.retain(|(_, store)| store.strong_count() > 0);
         if let Some(store) = open.iter().find(|(of, _)| *of == folder).and_then(|(_, store)| store.upgrade()) {
             store.bound(settings);

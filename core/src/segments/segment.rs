@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::IoSlice;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use kv_platform::files::Memory;
+use kv_platform::sync::Mutex;
 use rustix::fs::{self, FlockOperation};
 use rustix::io::Errno;
 
@@ -49,7 +50,7 @@ pub struct Reserved {
 impl Reserved {
     /// None: there is not so much room.
     pub fn take(writing: &Arc<Writing>, room: u64, segment_bytes: u64) -> Option<Self> {
-        let mut next = writing.next.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut next = writing.next.lock();
         let unit = *next;
         if (u64::from(unit) * RECORD_ALIGNMENT).checked_add(room)? > segment_bytes {
             return None;

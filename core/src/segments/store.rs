@@ -4,10 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use kv_platform::files;
+use kv_platform::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::fs::{self, AtFlags, OFlags, Timespec, Timestamps, UTIME_OMIT};
 
 use super::folder::Folder;
@@ -164,15 +165,15 @@ impl Store {
     }
 
     pub(super) fn known(&self) -> RwLockReadGuard<'_, Known> {
-        self.known.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.known.read()
     }
 
     fn learning(&self) -> RwLockWriteGuard<'_, Known> {
-        self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.known.write()
     }
 
     pub(super) fn writing(&self) -> MutexGuard<'_, Option<Arc<Writing>>> {
-        self.writing.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.writing.lock()
     }
 
     /// Learn what other processes did.

@@ -9,10 +9,11 @@
 //! Between the last of these reads and the removal another process may store the chunk anew. It is then removed though it is
 //! sound: a miss for its readers until the next put, never wrong bytes.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use kv_platform::sync::Mutex;
 use twox_hash::XxHash3_128;
 
 use super::open_store::OpenStore;
@@ -66,7 +67,7 @@ enum Suspicion {
 impl Suspects {
     /// `old`: for how long it must have been found so.
     fn found(&self, hash: &ChunkHash, damaged: Damaged, now: Instant, old: Duration) -> Suspicion {
-        let mut found = self.lock();
+        let mut found = self.0.lock();
         match found.young.get(hash).or_else(|| found.old.get(hash)) {
             Some((before, since)) if *before == damaged => match now.saturating_duration_since(*since) >= old {
                 true => Suspicion::Old,
@@ -83,13 +84,9 @@ impl Suspects {
     }
 
     fn forget(&self, hash: &ChunkHash) {
-        let mut found = self.lock();
+        let mut found = self.0.lock();
         found.young.remove(hash);
         found.old.remove(hash);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, DamagedChunks> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -267,7 +264,7 @@ mod tests {
         let (suspects, now) = (Suspects::default(), Instant::now());
         (0..5 * DAMAGED_CHUNKS)
             .for_each(|n| assert_eq!(suspects.found(&chunk(n), damaged(b"x"), now, Duration::ZERO), Suspicion::New));
-        let found = suspects.lock();
+        let found = suspects.0.lock();
         assert!(found.young.len() <= DAMAGED_CHUNKS && found.old.len() <= DAMAGED_CHUNKS);
     }
 }

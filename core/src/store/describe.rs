@@ -4,7 +4,8 @@
 //! be another's.
 
 use std::collections::HashSet;
-use std::sync::Mutex;
+
+use kv_platform::sync::Mutex;
 
 use super::open_store::OpenStore;
 use super::{Opened, Store};
@@ -130,7 +131,7 @@ impl OpenStore {
 
     /// One line for each descriptor.
     fn tell_said(&self, descriptor: &Descriptor, digest: Option<DescriptorDigest>, unset: &str, refused: Option<&str>) {
-        let mut told = self.said.told.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut told = self.said.told.lock();
         if told.len() > DESCRIPTORS || !told.insert(digest) {
             return;
         }

@@ -1,7 +1,7 @@
 //! One flush of a save at a time: of the chunks that wait, each is stored by one thread. Who comes meanwhile waits, within the time of its
 //! own call.
 
-use std::sync::{Mutex, MutexGuard};
+use kv_platform::sync::Mutex;
 
 use crate::error::{Error, ErrorKind};
 use crate::limits;
@@ -24,7 +24,7 @@ impl Flushing {
 
     /// Begin a flush, after the one that another thread has begun.
     pub(super) fn begin(&self, until: &Until) -> Result<Flush<'_>, Error> {
-        let mut running = self.lock();
+        let mut running = self.running.lock();
         while *running {
             until.check().map_err(|error| match error.kind() {
                 ErrorKind::Cancelled => error,
@@ -37,15 +37,11 @@ impl Flushing {
         *running = true;
         Ok(Flush(self))
     }
-
-    fn lock(&self) -> MutexGuard<'_, bool> {
-        self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
 }
 
 impl Drop for Flush<'_> {
     fn drop(&mut self) {
-        *self.0.lock() = false;
+        *self.0.running.lock() = false;
         self.0.over.notify_one();
     }
 }
@@ -84,7 +80,7 @@ mod tests {
         fakes.store(uri).during_changes(move |_| {
             if is_first.swap(false, Relaxed) {
                 begun.send(()).unwrap();
-                let _ = held.lock().unwrap().recv();
+                let _ = held.lock().recv();
             }
         });
         thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! What was put after what. Where a save begins as an earlier one did, as it does when a conversation has grown, the
 //! backend can be asked for all that is likely to come in one question.
 
-use std::sync::{Mutex, MutexGuard};
+use kv_platform::sync::Mutex;
 
 use crate::backend::{ChunkHash, ChunkMap, ChunkSet};
 use crate::limits::FOLLOWED_CHUNKS;
@@ -18,7 +18,7 @@ struct SuccessorMaps {
 
 impl Successors {
     pub(super) fn add(&self, chunk: ChunkHash, next: ChunkHash) {
-        let mut maps = self.lock();
+        let mut maps = self.0.lock();
         if maps.young.len() >= FOLLOWED_CHUNKS {
             maps.old = std::mem::take(&mut maps.young);
         }
@@ -27,15 +27,11 @@ impl Successors {
 
     /// A chunk and those that came after it the last time, at most `limit`, each once.
     pub(super) fn from(&self, chunk: ChunkHash, limit: usize) -> Vec<ChunkHash> {
-        let maps = self.lock();
+        let maps = self.0.lock();
         let next = |chunk: &ChunkHash| maps.young.get(chunk).or_else(|| maps.old.get(chunk)).copied();
         let mut seen = ChunkSet::default();
         let new = |chunk: &ChunkHash| seen.insert(*chunk);
         std::iter::successors(Some(chunk), next).take_while(new).take(limit).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SuccessorMaps> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -61,7 +57,7 @@ mod tests {
     fn memory_is_bounded() {
         let followed = Successors::default();
         (0..5 * FOLLOWED_CHUNKS as u32).for_each(|n| followed.add(chunk(n), chunk(n + 1)));
-        let maps = followed.lock();
+        let maps = followed.0.lock();
         assert!(maps.young.len() <= FOLLOWED_CHUNKS && maps.old.len() <= FOLLOWED_CHUNKS);
     }
 }

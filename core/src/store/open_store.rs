@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+
+use kv_platform::sync::{Mutex, MutexGuard};
 
 use super::StoreInfo;
 use super::batches::Batches;
@@ -109,7 +111,7 @@ impl OpenStore {
         let grants = &self.reach.grants;
         StoreInfo {
             uri: self.uri.clone(),
-            component_sha256: crate::sandbox::hex(&self.component_digest),
+            component_sha256: hex::encode(self.component_digest),
             label: log::clean(&self.features.label),
             directory: grants.directory.clone(),
             server: (!grants.servers.is_empty()).then(|| grants.servers.join(",")),
@@ -181,7 +183,7 @@ impl OpenStore {
     /// Chunks are about to be removed, or were: no save counts any more on what was said of them before.
     pub(super) fn removing<'a>(&self, hashes: impl IntoIterator<Item = &'a ChunkHash>) {
         let now = self.now();
-        let mut removed = self.removed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut removed = self.removed.lock();
         // Whoever's it was.
         hashes.into_iter().for_each(|hash| removed.note(hash.described_as(Described::NOT), now));
     }
@@ -189,7 +191,7 @@ impl OpenStore {
     /// Whether a chunk that the backend had at `confirmed` may have been removed by this process since.
     pub(super) fn was_removed(&self, hash: &ChunkHash, confirmed: Instant) -> bool {
         let hash = hash.described_as(Described::NOT);
-        self.removed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_since(&hash, confirmed)
+        self.removed.lock().is_since(&hash, confirmed)
     }
 
     /// Whether a change of a chunk, of this process, may still be carried out though it ended unknown. It may be a removal.

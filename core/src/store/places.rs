@@ -6,9 +6,11 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use kv_platform::sync::Mutex;
 
 use crate::backend::Changes;
 use crate::breaker::Breaker;
@@ -99,7 +101,7 @@ impl<K, S> StoreTable<K, S> {
 impl<K: Clone + Eq + Hash + Send + 'static, S: SharedStore> StoreTable<K, S> {
     /// The place of a store; `breaker` makes that of a new one.
     pub(super) fn place(&self, key: &K, breaker: impl FnOnce() -> Breaker) -> Arc<StoreSlot<S>> {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         let idle = if entries.contains_key(key) {
             Vec::new()
         } else {
@@ -125,7 +127,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: SharedStore> StoreTable<K, S> {
 
     /// Tear down the idle ones of these stores, and wait for others that leave, until a deadline. Answers whether there were any.
     pub(super) fn make_room(&self, of: impl Fn(&K) -> bool, deadline: Instant) -> bool {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         let is_idle = |entry: &SlotEntry<S>| Arc::strong_count(&entry.place) == 1 && entry.place.idle_bytes() > Some(0);
         let idle: Vec<K> =
             entries.iter().filter(|(key, entry)| of(key) && is_idle(entry)).map(|(key, _)| key.clone()).collect();
@@ -133,7 +135,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: SharedStore> StoreTable<K, S> {
         drop(entries);
         let mut any = !idle.is_empty();
         drop(idle);
-        let mut groups = self.leaving.lock();
+        let mut groups = self.leaving.groups.lock();
         while *groups > 0 {
             let left = deadline.saturating_duration_since(self.clock.now());
             if left.is_zero() {
@@ -150,7 +152,7 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: SharedStore> StoreTable<K, S> {
         if idle.is_empty() {
             return;
         }
-        *self.leaving.lock() += 1;
+        *self.leaving.groups.lock() += 1;
         let group = Group { stores: idle, leaving: self.leaving.clone() };
         self.helpers.spawn_job(move || drop(group));
     }
@@ -208,17 +210,13 @@ impl<K: Clone + Eq + Hash + Send + 'static, S: SharedStore> StoreTable<K, S> {
 
     /// Drop idle stores that are over a bound. Answers how long the next of the others is kept, if any is idle.
     fn sweep(&self) -> Option<Duration> {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         let idle = take_idle(&mut entries, 0, self.most_idle_bytes, self.clock.now());
         let left = entries.values().filter(|entry| entry.idle_since.is_some());
         let left = left.map(|entry| entry.place.kept_for()).min();
         drop(entries);
         self.tear_down(idle);
         left
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, SlotEntry<S>>> {
-        self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -274,26 +272,20 @@ fn over<K>(mut idle: Vec<IdleStore<K>>, too_many: usize, most_bytes: u64, now: I
 impl<S> Drop for Group<S> {
     fn drop(&mut self) {
         self.stores.clear();
-        *self.leaving.lock() -= 1;
+        *self.leaving.groups.lock() -= 1;
         self.leaving.done.notify_all();
-    }
-}
-
-impl Leaving {
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.groups.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 impl<S: SharedStore> StoreSlot<S> {
     /// The store, if it is open and nobody is in the way.
     pub(super) fn current(&self) -> Option<Arc<S>> {
-        self.lock().current()
+        self.opening.lock().current()
     }
 
     /// Wait for the store, or for the turn to open it, until a deadline.
     pub(super) fn turn(&self, deadline: Instant) -> Result<OpenTurn<'_, S>, Error> {
-        let mut opening = self.lock();
+        let mut opening = self.opening.lock();
         loop {
             if let Some(store) = opening.current() {
                 return Ok(OpenTurn::Open(store));
@@ -313,7 +305,7 @@ impl<S: SharedStore> StoreSlot<S> {
 
     /// What it costs, if it has no handle, nobody opens it, and none of its changes may still be carried out.
     fn idle_bytes(&self) -> Option<u64> {
-        let opening = self.lock();
+        let opening = self.opening.lock();
         match &opening.store {
             _ if opening.under_way || self.changes.holds() => None,
             Some(store) => (Arc::strong_count(store) == 1).then(|| store.bytes()),
@@ -323,11 +315,7 @@ impl<S: SharedStore> StoreSlot<S> {
 
     /// How long it is kept while nobody uses it.
     fn kept_for(&self) -> Duration {
-        self.lock().store.as_ref().map_or(limits::IDLE_STORE_FOR, |store| store.kept_for())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, OpeningState<S>> {
-        self.opening.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.opening.lock().store.as_ref().map_or(limits::IDLE_STORE_FOR, |store| store.kept_for())
     }
 }
 
@@ -340,7 +328,7 @@ impl<S: SharedStore> OpeningState<S> {
 impl<S: SharedStore> Opener<'_, S> {
     /// It is open.
     pub(super) fn opened(self, store: Arc<S>) {
-        let former = self.0.lock().store.replace(store);
+        let former = self.0.opening.lock().store.replace(store);
         // Not under the lock.
         drop(former);
     }
@@ -348,7 +336,7 @@ impl<S: SharedStore> Opener<'_, S> {
 
 impl<S> Drop for Opener<'_, S> {
     fn drop(&mut self) {
-        self.0.opening.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).under_way = false;
+        self.0.opening.lock().under_way = false;
         self.0.done.notify_all();
     }
 }

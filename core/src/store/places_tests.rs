@@ -112,7 +112,7 @@ fn a_store_that_keeps_a_directory_open_is_closed_soon_and_others_stay() {
     fakes.closed(0);
     // No other open or close comes.
     waits.recv_timeout(limits::IDLE_STORE_FOR / 4).expect("nothing is torn down");
-    assert!(fakes.lock().contains_key(&0) && fakes.lock().contains_key(&2));
+    assert!(fakes.entries.lock().contains_key(&0) && fakes.entries.lock().contains_key(&2));
     drop(used);
     fakes.closed(0);
     waits.recv_timeout(limits::IDLE_STORE_FOR / 4).expect("the next is not torn down");
@@ -133,10 +133,10 @@ fn room_is_made_by_idle_stores_and_by_no_others() {
     assert_eq!(by, [thread::current().id(); 2]);
     assert!(!fakes.make_room(|key| *key < 3, soon()));
     // What another thread is about to tear down is waited for.
-    let place = Arc::into_inner(fakes.lock().remove(&3).unwrap().place).unwrap();
+    let place = Arc::into_inner(fakes.entries.lock().remove(&3).unwrap().place).unwrap();
     fakes.tear_down(vec![Arc::new(place)]);
     let waited = fakes.make_room(|_| false, soon());
-    assert!(waits.try_recv().is_ok() && (waited || *fakes.leaving.lock() == 0));
+    assert!(waits.try_recv().is_ok() && (waited || *fakes.leaving.groups.lock() == 0));
     drop(used);
 }
 
@@ -146,9 +146,9 @@ fn stores_without_a_handle_are_bounded_in_number() {
     for key in 0..3 * MAX_IDLE_STORES as u32 {
         drop(open(&fakes, key, small()));
     }
-    assert_eq!(fakes.lock().len(), MAX_IDLE_STORES);
+    assert_eq!(fakes.entries.lock().len(), MAX_IDLE_STORES);
     let held: Vec<_> = (1000..1000 + 2 * MAX_IDLE_STORES as u32).map(|key| open(&fakes, key, small())).collect();
-    assert_eq!(fakes.lock().len(), held.len());
+    assert_eq!(fakes.entries.lock().len(), held.len());
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Chunks fetched before they are asked for: bounded, each handed over once.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+
+use kv_platform::sync::Mutex;
 
 use super::open_store::OpenStore;
 use crate::backend::{ChunkHash, ChunkMap, ChunkSet};
@@ -33,7 +35,7 @@ struct PrefetchedChunk {
 impl Prefetched {
     /// Take a chunk out. None too if it turns out not to be what its hash says.
     pub(super) fn take(&self, shared: &OpenStore, hash: &ChunkHash, until: &Until) -> Option<Arc<Buffer>> {
-        let PrefetchedChunk { data, unjudged } = self.lock().remove(hash)?;
+        let PrefetchedChunk { data, unjudged } = self.0.lock().remove(hash)?;
         if unjudged { shared.check(hash, data, until) } else { Some(data) }
     }
 
@@ -41,7 +43,7 @@ impl Prefetched {
     /// makes room for it.
     pub(super) fn fill(&self, shared: &OpenStore, wanted: impl Iterator<Item = ChunkHash>) -> Result<(), Error> {
         let (missing, prefetch) = {
-            let mut cache = self.lock();
+            let mut cache = self.0.lock();
             cache.prefetches += 1;
             let mut distinct = ChunkSet::default();
             let new = |hash: &ChunkHash| !cache.chunks.contains_key(hash) && distinct.insert(*hash);
@@ -61,7 +63,7 @@ impl Prefetched {
                 // What is on its way is not in the cache yet, nor in its bound.
                 let asked = rest.len().min(shared.items_within(limits::PREFETCH_BYTES / hands));
                 let found = shared.get_some(rest.get(..asked).unwrap_or(rest), until)?;
-                let mut cache = self.lock();
+                let mut cache = self.0.lock();
                 for (hash, data) in rest.iter().zip(&found) {
                     if let Some(data) = data {
                         if !cache.keep(*hash, PrefetchedChunk { data: data.clone(), unjudged }, prefetch) {
@@ -76,10 +78,6 @@ impl Prefetched {
             Ok(())
         });
         fetched.into_iter().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Cache> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -128,10 +126,10 @@ mod tests {
     fn a_chunk_is_handed_over_once() {
         let cache = Prefetched::default();
         let (hash, data) = chunk(1);
-        assert!(cache.lock().keep(hash, data, 1));
-        assert!(cache.lock().remove(&hash).is_some());
-        assert!(cache.lock().remove(&hash).is_none());
-        assert_eq!(cache.lock().bytes, 0);
+        assert!(cache.0.lock().keep(hash, data, 1));
+        assert!(cache.0.lock().remove(&hash).is_some());
+        assert!(cache.0.lock().remove(&hash).is_none());
+        assert_eq!(cache.0.lock().bytes, 0);
     }
 
     #[test]

@@ -6,11 +6,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use kv_platform::event::Event;
+use kv_platform::sync::Mutex;
 
 use super::{Opened, Store};
 use crate::error::{Error, ErrorKind};
@@ -138,7 +139,7 @@ impl<S: Served, J: Job<S>> Queue<J, S> {
             Ok(inner) => inner,
             Err(error) => return Err((job, error)),
         };
-        let mut state = inner.lock();
+        let mut state = inner.state.lock();
         if state.undrained() >= inner.depth {
             let message =
                 format!("the queue is full: {} requests are not drained; drain completions first", inner.depth);
@@ -157,7 +158,7 @@ impl<S: Served, J: Job<S>> Queue<J, S> {
     /// Take completions, `most` at most.
     pub fn drain(&self, most: usize) -> Result<Vec<Completion<J>>, Error> {
         let inner = self.usable()?;
-        let mut state = inner.lock();
+        let mut state = inner.state.lock();
         inner.event.clear();
         let count = most.min(state.completed.len());
         let drained = state.completed.drain(..count).collect();
@@ -185,7 +186,7 @@ impl<S: Served, J: Job<S>> SharedQueue<J, S> {
         let inner = self.clone();
         if !self.opened.threads().0.spawn_job(move || inner.serve()) {
             // No thread can be made, or all queues together have too many turns waiting.
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             self.end_turn(&mut state);
             if state.turns == 0 {
                 let waiting = std::mem::take(&mut state.waiting);
@@ -197,7 +198,7 @@ impl<S: Served, J: Job<S>> SharedQueue<J, S> {
     }
 
     fn serve(self: &Arc<Self>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(mut request) = state.waiting.pop_front() else {
             self.end_turn(&mut state);
             return;
@@ -212,7 +213,7 @@ impl<S: Served, J: Job<S>> SharedQueue<J, S> {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Other, "a defect of kv-store-wasm in a queue, please report it: a panic"))
         });
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.running.remove(&number);
         self.complete(&mut state, request, outcome);
         if state.waiting.is_empty() {
@@ -240,7 +241,7 @@ impl<S: Served, J: Job<S>> SharedQueue<J, S> {
     }
 
     fn cancel(&self, of: impl Fn(u64) -> bool) -> usize {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let (cancelled, kept) =
             std::mem::take(&mut state.waiting).into_iter().partition::<VecDeque<_>, _>(|r| of(r.cookie));
         state.waiting = kept;
@@ -251,10 +252,6 @@ impl<S: Served, J: Job<S>> SharedQueue<J, S> {
         cancelled.into_iter().for_each(|request| self.complete(&mut state, request, Err(why.clone())));
         count
     }
-
-    fn lock(&self) -> MutexGuard<'_, QueueState<J>> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
 }
 
 /// Cancels what is left and waits until nothing runs. In a child that was forked off nothing is freed: a thread of the
@@ -264,9 +261,9 @@ impl<S: Served, J: Job<S>> Drop for Queue<J, S> {
         if self.usable().is_err() {
             return;
         }
-        self.0.lock().closed = true;
+        self.0.state.lock().closed = true;
         self.0.cancel(|_| true);
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         while state.turns > 0 {
             state = self.0.idle.wait(&self.0.state, state);
         }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use kv_platform::sync::Mutex;
 
 use super::bound::{self, Bound};
 use super::damage::Suspects;

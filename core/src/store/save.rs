@@ -4,8 +4,10 @@
 //! chunks of an implicit save wait in memory for the next manifest, so that many travel in one batch; one copy is made of
 //! what the consumer only lends, and none of what the backend has already. Where much waits, a helper stores it early.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Instant;
+
+use kv_platform::sync::Mutex;
 
 use super::Put;
 use super::batches::BatchOutcomes;
@@ -52,7 +54,7 @@ pub(super) struct Putting<'a>(&'a SaveState);
 
 impl Drop for Putting<'_> {
     fn drop(&mut self) {
-        self.0.lock().putting -= 1;
+        self.0.state.lock().putting -= 1;
     }
 }
 
@@ -65,7 +67,7 @@ impl SaveState {
     /// A put for this save begins, before the backend is asked for anything: what it answers as existing must stay.
     pub(super) fn begin_put(&self, store: &OpenStore) -> Putting<'_> {
         let under_way = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.putting += 1;
             state.under_way.clone()
         };
@@ -76,7 +78,7 @@ impl SaveState {
             (None, Some(directory)) => {
                 let begun = directory.begin_save().map(Arc::new);
                 // Of two that began at once one is enough: both have begun before their puts ask for anything.
-                let second = match &mut self.lock().under_way {
+                let second = match &mut self.state.lock().under_way {
                     Some(_) => begun,
                     under_way => std::mem::replace(under_way, begun),
                 };
@@ -119,12 +121,12 @@ impl SaveState {
         }
         let len = data.len();
         let data = store.keep(data).inspect_err(|_| {
-            self.lock().reserved -= cost;
+            self.state.lock().reserved -= cost;
             store.release_buffer(cost);
         })?;
         let damaged = store.is_damaged(&hash);
         let (freed, flush_early) = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.reserved -= cost;
             let freed = state.ledger.wait(hash, data, len, damaged);
             state.foreseen.follow(store, hash);
@@ -143,7 +145,7 @@ impl SaveState {
     /// Whether a chunk is held already, so that its bytes are not needed. Makes room in the ledger for one that is not.
     fn admit(&self, store: &OpenStore, hash: &ChunkHash, until: &Until) -> Result<bool, Error> {
         let damaged = store.is_damaged(hash);
-        let admit = || self.lock().ledger.admit(hash, damaged, store.now());
+        let admit = || self.state.lock().ledger.admit(hash, damaged, store.now());
         let mut admission = admit()?;
         if matches!(admission, Admission::Full) {
             self.commit_oldest(store, until)?;
@@ -160,7 +162,7 @@ impl SaveState {
     fn put_now(&self, store: &OpenStore, hash: ChunkHash, data: Bytes<'_>, until: &Until) -> Result<Put, Error> {
         let (generation, confirmed) = (store.generation_of_data(), store.now());
         let put = store.put_one(&hash, data, until)?;
-        let freed = self.lock().ledger.stored(hash, data.len(), confirmed, generation);
+        let freed = self.state.lock().ledger.stored(hash, data.len(), confirmed, generation);
         store.release_buffer(freed);
         Ok(put)
     }
@@ -181,16 +183,16 @@ impl SaveState {
             state.foreseen.follow(store, hash);
             Some(())
         };
-        if found(&mut self.lock()).is_some() {
+        if found(&mut self.state.lock()).is_some() {
             return true;
         }
-        if !known || self.lock().exists_failed {
+        if !known || self.state.lock().exists_failed {
             return false;
         }
         let likely = store.likely_after(hash);
         let asked = Confirmed { at: store.now(), generation: store.generation_of_data() };
         let answers = store.exists(&likely, until);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Ok(answers) = answers else {
             // The manifest will say what is wrong.
             state.exists_failed = true;
@@ -212,7 +214,7 @@ impl SaveState {
         hashes: impl Iterator<Item = &'a ChunkHash>,
         mut waits: impl FnMut(usize, &Arc<Buffer>),
     ) {
-        let state = self.lock();
+        let state = self.state.lock();
         if state.ledger.is_empty() {
             return;
         }
@@ -241,11 +243,11 @@ impl SaveState {
         let handed = store.helpers().spawn_job(move || {
             // What failed for a passing reason stays for the manifest; what failed for good is in the ledger.
             if save.flush(&of_helper, &of_helper.until_by(end)).is_ok() {
-                save.lock().flushing_early = false;
+                save.state.lock().flushing_early = false;
             }
         });
         if !handed {
-            self.lock().flushing_early = false;
+            self.state.lock().flushing_early = false;
         }
     }
 
@@ -254,7 +256,7 @@ impl SaveState {
     pub(super) fn flush(&self, store: &OpenStore, until: &Until) -> Result<(), Error> {
         let _alone = self.flushing.begin(until)?;
         let chunks = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.unflushed = 0;
             state.ledger.waiting()
         };
@@ -267,8 +269,8 @@ impl SaveState {
         let BatchOutcomes { items, mut failure } = store.batches().put_all(&batch, false, until);
         for ((hash, data), outcome) in chunks.iter().zip(items) {
             let freed = match outcome {
-                Some(Ok(_)) => self.lock().ledger.stored(*hash, data.len(), confirmed, generation),
-                Some(Err(error)) if error.is_permanent() => self.lock().ledger.refused(*hash, error),
+                Some(Ok(_)) => self.state.lock().ledger.stored(*hash, data.len(), confirmed, generation),
+                Some(Err(error)) if error.is_permanent() => self.state.lock().ledger.refused(*hash, error),
                 Some(Err(error)) => {
                     store.counters.count(Event::Retried);
                     failure = Some(error);
@@ -286,7 +288,7 @@ impl SaveState {
     pub(super) fn put_manifest(&self, store: &OpenStore, name: &str, data: &[u8], until: &Until) -> Result<(), Error> {
         let flushed = self.flush(store, until);
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             (state.flushing_early, state.exists_failed) = (false, false);
             state.foreseen.forget();
         }
@@ -311,7 +313,7 @@ impl SaveState {
         until: &Until,
     ) -> Result<Committed, Error> {
         self.find_losses(store, until)?;
-        let lost: Vec<ChunkHash> = self.lock().ledger.lost().copied().collect();
+        let lost: Vec<ChunkHash> = self.state.lock().ledger.lost().copied().collect();
         if !lost.is_empty() {
             return Ok(Committed::Absent(lost));
         }
@@ -320,10 +322,10 @@ impl SaveState {
 
     /// Have the backend commit every stored chunk, and lose those that it does not have any more.
     fn publish(&self, store: &OpenStore, manifest: Option<(&str, &[u8])>, until: &Until) -> Result<Committed, Error> {
-        let unnamed = self.lock().ledger.unnamed();
+        let unnamed = self.state.lock().ledger.unnamed();
         let fresh = if store.wants_fresh() { unnamed.hashes.as_slice() } else { &[] };
         let committed = store.commit(manifest, fresh, unnamed.bytes, until)?;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match &committed {
             Committed::Published => state.ledger.named(unnamed.mark),
             Committed::Absent(gone) => gone.iter().for_each(|hash| self.lose(store, &mut state, *hash)),
@@ -341,7 +343,7 @@ impl SaveState {
 
     /// A chunk was put for this save, and stored.
     pub(super) fn stored(&self, store: &OpenStore, hash: ChunkHash, len: usize, confirmed: Instant, generation: u64) {
-        store.release_buffer(self.lock().ledger.stored(hash, len, confirmed, generation));
+        store.release_buffer(self.state.lock().ledger.stored(hash, len, confirmed, generation));
     }
 
     /// Ask again for chunks of which the backend said too long ago that it has them. (A backend that wants to know what a
@@ -351,10 +353,10 @@ impl SaveState {
         if store.holds_data() {
             let message = "the instance that held the chunks is gone, and they with it: put them again";
             let gone = Error::new(ErrorKind::Component, message);
-            self.lock().ledger.lose_other_generations(store.generation_of_data(), &gone);
+            self.state.lock().ledger.lose_other_generations(store.generation_of_data(), &gone);
         }
         if store.changes.holds() {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let unsettled = state.ledger.stored_of(|hash| store.is_unsettled(hash));
             unsettled.into_iter().for_each(|hash| self.lose(store, &mut state, hash));
         }
@@ -362,7 +364,7 @@ impl SaveState {
             return Ok(());
         }
         let was_removed = |hash: &ChunkHash, confirmed| store.was_removed(hash, confirmed);
-        let unconfirmed = self.lock().ledger.unconfirmed(store.now(), was_removed);
+        let unconfirmed = self.state.lock().ledger.unconfirmed(store.now(), was_removed);
         self.lose_absent(store, &unconfirmed, until)
     }
 
@@ -371,7 +373,7 @@ impl SaveState {
         for batch in chunks.chunks(store.batch_items()) {
             let asked = store.now();
             let answers = store.exists(batch, until)?;
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             for (hash, present) in batch.iter().zip(answers) {
                 if present {
                     state.ledger.confirm(hash, asked);
@@ -385,18 +387,18 @@ impl SaveState {
 
     /// Why no manifest may be published: chunks that were accepted are lost.
     pub(super) fn check_losses(&self, store: &OpenStore) -> Result<(), Error> {
-        self.lock().ledger.loss_error(store.now()).map_or(Ok(()), Err)
+        self.state.lock().ledger.loss_error(store.now()).map_or(Ok(()), Err)
     }
 
     /// The ledger is full: commit the half that was stored first, without a manifest.
     fn commit_oldest(&self, store: &OpenStore, until: &Until) -> Result<(), Error> {
         self.flush(store, until)?;
-        let oldest = self.lock().ledger.oldest_half();
+        let oldest = self.state.lock().ledger.oldest_half();
         let committed = match store.wants_fresh() {
             true => store.commit(None, &oldest.hashes, oldest.bytes, until)?,
             false => Committed::Published,
         };
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match committed {
             Committed::Published => state.ledger.named(oldest.mark),
             // They make room, and the next manifest says that they are lost.
@@ -408,7 +410,7 @@ impl SaveState {
     /// Forget what waits. Returns how many chunks that were.
     pub(super) fn discard(&self, store: &OpenStore) -> usize {
         let (under_way, (chunks, freed)) = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             (state.under_way.take(), state.ledger.discard())
         };
         drop(under_way);
@@ -418,17 +420,13 @@ impl SaveState {
 
     /// Take room in this save's write buffer and in the process's.
     fn reserve(&self, store: &OpenStore, bytes: usize) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let own = state.ledger.waiting_bytes() + state.reserved + bytes;
         if own > limits::WRITE_BUFFER_BYTES || !store.reserve_buffer(bytes) {
             return false;
         }
         state.reserved += bytes;
         true
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SaveProgress> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -38,7 +38,7 @@ mod tests {
             [(&b"value"[..], "3404077685472d3325bd251cf538147c"), (&long, "a82842efafbe14dbcbfe9a8e38b35431")]
         {
             let seal = seal(&ChunkHash::new(b"key").unwrap(), value.len(), [value].into_iter());
-            let hex: String = seal.iter().map(|byte| format!("{byte:02x}")).collect();
+            let hex = hex::encode(seal);
             assert_eq!(hex, expected, "{} bytes", value.len());
         }
     }

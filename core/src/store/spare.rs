@@ -1,8 +1,10 @@
 //! Memory that chunks waited in, or were restored from, kept for the next ones. Fresh memory costs a page fault for each 4 KiB, which is as much as
 //! the copy into it; and what is given back to `malloc` in large pieces it gives back to the kernel.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+
+use kv_platform::sync::Mutex;
 
 use crate::error::Error;
 use crate::limits::SPARE_BYTES;
@@ -24,7 +26,7 @@ impl Spare {
     /// A copy of bytes, in kept memory of that length where there is some.
     pub(super) fn copy(&self, bytes: &[u8]) -> Result<Buffer, Error> {
         let kept = {
-            let mut buffers = self.lock();
+            let mut buffers = self.buffers.lock();
             // Chunks of a store are mostly of one length, so the first look finds it.
             let at = buffers.iter().rposition(|buffer| buffer.len() == bytes.len());
             at.map(|at| buffers.swap_remove(at))
@@ -38,7 +40,7 @@ impl Spare {
 
     /// Kept memory for buffers of these lengths, as far as there is some.
     pub(super) fn take(&self, lens: impl Iterator<Item = usize>) -> Vec<Buffer> {
-        let mut buffers = self.lock();
+        let mut buffers = self.buffers.lock();
         let mut take = |len: usize| {
             let at = buffers.iter().rposition(|buffer| buffer.len() == len)?;
             Some(buffers.swap_remove(at))
@@ -53,18 +55,14 @@ impl Spare {
         let Ok(buffer) = Arc::try_unwrap(buffer) else { return };
         let fits = |kept: usize| kept.checked_add(buffer.len()).filter(|kept| *kept <= SPARE_BYTES);
         if self.kept.try_update(Relaxed, Relaxed, fits).is_ok() {
-            self.lock().push(buffer);
+            self.buffers.lock().push(buffer);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Buffer>> {
-        self.buffers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 impl Drop for Spare {
     fn drop(&mut self) {
-        self.kept.fetch_sub(self.lock().iter().map(|buffer| buffer.len()).sum(), Relaxed);
+        self.kept.fetch_sub(self.buffers.lock().iter().map(|buffer| buffer.len()).sum(), Relaxed);
     }
 }
 
@@ -91,7 +89,7 @@ mod tests {
         }
         let lens: Vec<usize> = spare.take([100, 300, 100, 100].into_iter()).iter().map(|buffer| buffer.len()).collect();
         assert_eq!(lens, [100, 100]);
-        assert_eq!(spare.lock().iter().map(|buffer| buffer.len()).collect::<Vec<_>>(), [200]);
+        assert_eq!(spare.buffers.lock().iter().map(|buffer| buffer.len()).collect::<Vec<_>>(), [200]);
     }
 
     #[test]
@@ -99,8 +97,8 @@ mod tests {
         let spare = Spare::new(&Arc::default());
         let held = Arc::new(spare.copy(&[1; 100]).unwrap());
         spare.keep(held.clone());
-        assert!(spare.lock().is_empty());
+        assert!(spare.buffers.lock().is_empty());
         (0..100).for_each(|_| spare.keep(Arc::new(Buffer::concat(&[&[0; 1 << 20]]).unwrap())));
-        assert!(spare.lock().len() <= SPARE_BYTES >> 20);
+        assert!(spare.buffers.lock().len() <= SPARE_BYTES >> 20);
     }
 }

@@ -1,8 +1,10 @@
 //! Looks after stores that are bounded: counts what they hold, and has what is over evicted. On a few threads of its own, so that no
 //! put waits for a walk of a directory; they take no signals, and nobody joins them.
 
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+
+use kv_platform::sync::Mutex;
 
 use super::bound::{Bound, Pressure};
 use super::maintenance::Eviction;
@@ -62,7 +64,7 @@ pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<
     let Some(directory) = directory else { return Ok(None) };
     let upkeep = &shared.process.upkeep;
     let number = {
-        let mut state = upkeep.lock();
+        let mut state = upkeep.state.lock();
         state.last += 1;
         state.last
     };
@@ -134,12 +136,8 @@ impl Evictor {
         Evictor { wake: Condition::new(&clock), clock, spawn, state: Mutex::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, EvictorState> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     fn add(self: &Arc<Self>, kept: &Arc<BoundedStore>, whose: &Whose) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.stores.retain(|place| place.store.strong_count() > 0 || place.busy);
         state.stores.push(ScheduledStore {
             number: kept.number,
@@ -157,14 +155,14 @@ impl Evictor {
     }
 
     fn wake(&self, number: u64) {
-        if let Some(place) = self.lock().stores.iter_mut().find(|place| place.number == number) {
+        if let Some(place) = self.state.lock().stores.iter_mut().find(|place| place.number == number) {
             place.due = Some(self.clock.now());
         }
         self.wake.notify_one();
     }
 
     fn serve(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             state.stores.retain(|place| place.busy || place.store.strong_count() > 0);
             let now = self.clock.now();
@@ -175,7 +173,7 @@ impl Evictor {
                     tended.unwrap_or(Some(limits::UPKEEP_PERIOD))
                 });
                 drop(store);
-                state = self.lock();
+                state = self.state.lock();
                 state.turns.end(&whose);
                 if let Some(place) = state.stores.iter_mut().find(|place| place.number == number) {
                     place.busy = false;
@@ -282,7 +280,7 @@ impl BoundedStore {
             let Space { available, files, .. } = self.directory.space()?;
             // So few inodes that they are gone before it is looked again.
             let few = files.is_some_and(|(all, left)| left < all / 200);
-            let mut pressure = self.pressure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut pressure = self.pressure.lock();
             let average = guard.entries().map_or(0, |entries| (used / entries.total().max(1)).max(1));
             let ran_out = guard.take_ran_out() || few;
             let bytes = [
@@ -345,7 +343,7 @@ impl BoundedStore {
 
     /// Tell the operator something that may be so for long, a line a minute.
     fn warn_rarely(&self, shared: &OpenStore, what: std::fmt::Arguments<'_>) {
-        let mut told = self.told.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut told = self.told.lock();
         if told.is_none_or(|told| shared.process.clock.since(told) >= limits::LOSS_TOLD_FOR) {
             *told = Some(shared.process.clock.now());
             log::line(Level::Warn, format_args!("{}: {what}", shared.uri));

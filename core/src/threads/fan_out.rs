@@ -6,14 +6,13 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 #[cfg(not(loom))]
-use std::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicUsize, Ordering::Relaxed},
-};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+#[cfg(not(loom))]
+use kv_platform::sync::{Mutex, MutexGuard};
 #[cfg(loom)]
 use loom::sync::{
-    Mutex, MutexGuard,
+    MutexGuard,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
@@ -21,7 +20,7 @@ use crate::process::Clock;
 #[cfg(not(loom))]
 use crate::process::Condition;
 #[cfg(loom)]
-use tests::Condition;
+use tests::{Condition, Mutex};
 
 pub(super) struct FanOut {
     work: &'static (dyn Fn(usize) + Sync),
@@ -84,7 +83,7 @@ impl FanOut {
     }
 
     fn lock(&self) -> MutexGuard<'_, FanOutState> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock()
     }
 }
 
@@ -94,6 +93,19 @@ mod tests {
 
     use super::*;
     use loom::cell::UnsafeCell;
+
+    /// As [`kv_platform::sync::Mutex`], over loom's threads.
+    pub(super) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(super) fn new(value: T) -> Self {
+            Mutex(loom::sync::Mutex::new(value))
+        }
+
+        pub(super) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap()
+        }
+    }
 
     /// As [`crate::process::Condition`], over loom's threads.
     pub(super) struct Condition(loom::sync::Condvar);

@@ -12,13 +12,14 @@ mod turns;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::limits::{self, MAX_HELPER_JOBS};
 use crate::process::{Clock, Condition, Job, Spawn};
 use fan_out::FanOut;
+use kv_platform::sync::Mutex;
 use turns::Lines;
 pub use turns::{Turns, Whose};
 
@@ -108,14 +109,14 @@ impl Helpers {
 
     /// No owner has more than so many of its threads.
     pub fn with_most_of_owner(mut self, most: usize) -> Self {
-        let queue = self.queue.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let queue = self.queue.get_mut();
         queue.turns.bound_owners(most);
         self
     }
 
     /// Whether there is a thread: without one nothing that is handed over would be done.
     pub fn has_threads(&self) -> bool {
-        self.lock().threads > 0
+        self.queue.lock().threads > 0
     }
 
     /// Jobs are waited for: its threads come to them soon though others keep the processors busy.
@@ -140,7 +141,7 @@ impl Helpers {
 
     /// Have a job of the process's own done when so much time has passed, or somewhat later. False: as for [`Lent::spawn_job`].
     pub fn hand_later(self: &Arc<Self>, after: Duration, job: impl FnOnce() + Send + 'static) -> bool {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         if queue.threads == 0 && self.most > 0 && self.start_thread() {
             queue.threads += 1;
         }
@@ -170,7 +171,7 @@ impl Helpers {
     }
 
     fn serve(&self) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         loop {
             if let Some((whose, job)) = queue.next_job(&self.clock, &self.own) {
                 queue.turns.begin(&whose);
@@ -181,7 +182,7 @@ impl Helpers {
                 }
                 // What was handed over answers for itself; the thread serves on.
                 let _ = catch_unwind(AssertUnwindSafe(job));
-                queue = self.lock();
+                queue = self.queue.lock();
                 queue.turns.end(&whose);
                 continue;
             }
@@ -201,10 +202,6 @@ impl Helpers {
             queue.idle -= 1;
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, JobQueue> {
-        self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
 }
 
 impl Lent<'_> {
@@ -221,7 +218,7 @@ impl Lent<'_> {
     /// The same, which gives a job back that will not be done.
     pub fn give(self, job: Job) -> Result<(), Job> {
         let Lent { pool, whose } = self;
-        let mut queue = pool.lock();
+        let mut queue = pool.queue.lock();
         let needed =
             queue.idle <= queue.jobs.len() && queue.threads < queue.turns.places() && queue.turns.may_start(whose);
         if needed && pool.start_thread() {
@@ -262,10 +259,10 @@ impl Lent<'_> {
         self.side_by_side(hands, items.len(), &|index| {
             if let (Some(item), Some(place)) = (items.get(index), results.get(index)) {
                 let result = work(item);
-                *place.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(result);
+                *place.lock() = Some(result);
             }
         });
-        let done = |place: Mutex<Option<R>>| place.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let done = |place: Mutex<Option<R>>| place.into_inner();
         results.into_iter().filter_map(done).collect()
     }
 
@@ -293,7 +290,7 @@ impl JobQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Condvar;
+    use kv_platform::sync::Condvar;
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     use std::thread;
     use std::time::Duration;
@@ -326,11 +323,11 @@ mod tests {
     fn two_can_be_at_it_at_once() {
         let (here, both) = (Mutex::new(0), Condvar::new());
         helpers(2).lent(&Whose::default()).side_by_side(2, 2, &|_| {
-            let mut at_it = here.lock().unwrap();
+            let mut at_it = here.lock();
             *at_it += 1;
             both.notify_all();
-            let (_at_it, late) = both.wait_timeout_while(at_it, Duration::from_secs(60), |at_it| *at_it < 2).unwrap();
-            assert!(!late.timed_out(), "one did both");
+            let at_it = both.wait_timeout_while(at_it, Duration::from_secs(60), |at_it| *at_it < 2);
+            assert_eq!(*at_it, 2, "one did both");
         });
     }
 
@@ -413,7 +410,7 @@ mod tests {
             let (begun, held) = (begun.clone(), held.clone());
             let job = move || {
                 begun.send(("offender", number)).unwrap();
-                let _ = held.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).recv();
+                let _ = held.lock().recv();
             };
             assert!(helpers.lent(&offender).spawn_job(job));
         }

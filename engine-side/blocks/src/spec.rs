@@ -184,9 +184,8 @@ mod tests {
     /// The scope is part of every key that a far level has. Computed with Python's hashlib, not with this code.
     #[test]
     fn golden_scope() {
-        let hex = |scope: [u8; SCOPE_BYTES]| scope.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let config = Config::default();
-        assert_eq!(hex(Spec::new("model", 16, 64).scope(&config, 16)), "c4f5ff2694d04aa6560b8911de3c24d7");
+        assert_eq!(hex::encode(Spec::new("model", 16, 64).scope(&config, 16)), "c4f5ff2694d04aa6560b8911de3c24d7");
         let mut other = Config { token_validation: true, ..config };
         other.l2.namespace = "tenant".to_owned();
         other.l2.key_builder = KeyBuilder::Simple;
@@ -199,7 +198,7 @@ mod tests {
             tensor_parallel: (1, 4),
             ..Spec::new("llama-3-8b@main", 16, 4096)
         };
-        assert_eq!(hex(spec.scope(&other, 32)), "f55233958addbd85b443fa5b1ae94ff2");
+        assert_eq!(hex::encode(spec.scope(&other, 32)), "f55233958addbd85b443fa5b1ae94ff2");
         // The names of the other types, which are in the scope as Rust shows them.
         let names = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Fp8E4m3, Dtype::Fp8E5m2, Dtype::I8, Dtype::I4];
         assert_eq!(format!("{names:?}"), "[F32, F16, Bf16, Fp8E4m3, Fp8E5m2, I8, I4]");

@@ -86,7 +86,7 @@ mod tests {
         ] {
             let shape = Shape::new(tokens, block, validation);
             let slot: Vec<u8> = (0..shape.slot()).map(|n| (n * 7) as u8).collect();
-            let found: String = shape.tail(b"golden key", &slot).iter().map(|byte| format!("{byte:02x}")).collect();
+            let found = hex::encode(shape.tail(b"golden key", &slot));
             assert_eq!(found, tail, "{block} bytes, validation: {validation}");
         }
     }

@@ -26,7 +26,6 @@ const VALIDATED: [(&str, &str); 2] = [
 
 #[test]
 fn golden_far_entries() {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let tokens = prompt(1, 2);
     let blocks: Vec<Vec<u8>> = (0..2).map(|n| (0..BYTES).map(|at| (n * BYTES + at) as u8).collect()).collect();
     for (more, entries) in [("", PLAIN), ("token_validation = true\n", VALIDATED)] {
@@ -34,11 +33,15 @@ fn golden_far_entries() {
         let cache = open(config(8, &format!("{more}[l2]\ningestion_type = 'ALL'")), &far);
         let taken = cache.put(&[], &tokens, &[&blocks[0], &blocks[1]]).unwrap();
         assert_eq!(taken, tokens.len());
-        let mut expected: Vec<(String, String)> =
-            entries.iter().zip(&blocks).map(|((key, rest), block)| ((*key).to_owned(), hex(block) + rest)).collect();
+        let mut expected: Vec<(String, String)> = entries
+            .iter()
+            .zip(&blocks)
+            .map(|((key, rest), block)| ((*key).to_owned(), hex::encode(block) + rest))
+            .collect();
         expected.sort();
         let values = far.state.lock().unwrap().values.clone();
-        let mut found: Vec<(String, String)> = values.iter().map(|(key, value)| (hex(key), hex(value))).collect();
+        let mut found: Vec<(String, String)> =
+            values.iter().map(|(key, value)| (hex::encode(key), hex::encode(value))).collect();
         found.sort();
         assert_eq!(found, expected, "{more}");
     }

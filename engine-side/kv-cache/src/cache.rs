@@ -1,9 +1,11 @@
 //! The cache of a process.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use kv_platform::sync::{Condvar, Mutex};
 
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, PressureConfig, PressureKind};
@@ -55,14 +57,14 @@ impl End {
     }
 
     fn close(&self) {
-        let _waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _waiting = self.waiting.lock();
         self.closed.store(true, Ordering::Release);
         self.changed.notify_all();
     }
 
     /// Wait; false once the cache is closed.
     fn wait(&self, time: Duration) -> bool {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.waiting.lock();
         drop(self.changed.wait_timeout_while(waiting, time, |_| !self.is_closed()));
         !self.is_closed()
     }
@@ -324,7 +326,7 @@ impl Inner {
     /// Wait until the threads of the lanes are done: with the save that one is at, and with noting the order of use.
     fn wait_for_workers(&self, deadline: Instant) {
         for worker in &self.workers {
-            let worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
+            let worker = worker.lock();
             let _ = worker.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         }
     }
@@ -365,7 +367,7 @@ mod tests {
         let gate = Mutex::new(gate);
         let hook: StepHook = Arc::new(move |_| {
             let _ = comes.send(());
-            let _ = gate.lock().unwrap().recv();
+            let _ = gate.lock().recv();
             Ok(())
         });
         let config =

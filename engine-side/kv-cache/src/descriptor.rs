@@ -98,7 +98,7 @@ mod tests {
             ),
             (said(&all), "02a65605be64a3c5361b0807648392ac"),
         ] {
-            let digest = descriptor.digest().unwrap().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+            let digest = hex::encode(descriptor.digest().unwrap());
             assert_eq!(digest, expected, "{descriptor:?}");
             descriptor.check().unwrap();
         }

@@ -169,11 +169,10 @@ mod tests {
     fn golden_fingerprints() {
         let folder = tempfile::tempdir().unwrap();
         let file = gguf(&[vec![1; 20_000], vec![2; 64], vec![3; 20_000]]);
-        let hex = |bytes: [u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let of = |mode| fingerprint(folder.path(), &file, mode).unwrap();
-        let chunked = hex(of(FingerprintMode::GgufChunked));
+        let chunked = hex::encode(of(FingerprintMode::GgufChunked));
         assert_eq!(chunked, "e49842e32d86f6d6030a40f1b4f0904823fcc91936d48766d38cf99dcd30d342");
-        let safe = hex(of(FingerprintMode::Safe));
+        let safe = hex::encode(of(FingerprintMode::Safe));
         assert_eq!(safe, "6bdffbd7a43ecff9ace023a459f6fe31bdff95f61273b2c1fc7cd626fd04ae51");
         // Its path and its times are this test's own, so what is hashed is written out.
         let path = folder.path().join("model.gguf");

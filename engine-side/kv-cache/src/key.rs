@@ -16,27 +16,16 @@ pub struct Key(pub [u8; 32]);
 impl Key {
     /// Parse 64 hexadecimal digits in lower case, as in file names.
     pub fn from_hex(text: &str) -> Option<Key> {
-        let text = text.as_bytes();
-        if text.len() != 64 {
-            return None;
-        }
-        let digit = |c: u8| match c {
-            b'0'..=b'9' => Some(c - b'0'),
-            b'a'..=b'f' => Some(c - b'a' + 10),
-            _ => None,
-        };
         let mut key = [0; 32];
-        for (byte, pair) in key.iter_mut().zip(text.chunks_exact(2)) {
-            let [high, low] = pair else { return None };
-            *byte = digit(*high)? << 4 | digit(*low)?;
-        }
-        Some(Key(key))
+        hex::decode_to_slice(text, &mut key).ok()?;
+        // A name in capitals is another file's.
+        (!text.contains(|c: char| c.is_ascii_uppercase())).then_some(Key(key))
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex::encode(self.0))
     }
 }
 

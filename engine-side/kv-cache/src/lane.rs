@@ -4,10 +4,12 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use kv_platform::sync::{Condvar, Mutex, MutexGuard};
 
 use crate::config::QueueConfig;
 use crate::counters::{add, add_since};
@@ -107,13 +109,13 @@ pub(crate) struct Flight {
 impl Flight {
     /// Wait for the end of the save; `None` where it does not end in time.
     pub fn wait(&self, timeout: Duration) -> Option<Outcome> {
-        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = self.outcome.lock();
         let waited = self.landed.wait_timeout_while(outcome, timeout, |outcome| outcome.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
+        waited.clone()
     }
 
     fn land(&self, outcome: Outcome) {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(outcome);
+        self.outcome.lock().get_or_insert(outcome);
         self.landed.notify_all();
     }
 }
@@ -185,7 +187,7 @@ impl Lane {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// The save of this key that is on its way.
@@ -271,8 +273,8 @@ impl Lane {
     pub fn flush(&self, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(Instant::now());
         let busy = |queue: &mut Queue| queue.running || !queue.jobs.is_empty();
-        let waited = self.changed.wait_timeout_while(self.queue(), left, busy);
-        !busy(&mut waited.unwrap_or_else(PoisonError::into_inner).0)
+        let mut waited = self.changed.wait_timeout_while(self.queue(), left, busy);
+        !busy(&mut waited)
     }
 
     /// Take no more saves, and drop those that are still queued. How many.
@@ -327,8 +329,8 @@ impl Lane {
                 return None;
             }
             queue = match self.tier.has_files() {
-                true => self.changed.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0,
-                false => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                true => self.changed.wait_timeout(queue, left),
+                false => self.changed.wait(queue),
             };
         }
     }

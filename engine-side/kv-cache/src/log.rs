@@ -2,9 +2,10 @@
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use kv_platform::stderr::Lines;
+use kv_platform::sync::RwLock;
 
 /// The longest line, in bytes.
 const MAX_LINE_BYTES: usize = 2048;
@@ -20,7 +21,7 @@ static SINK: RwLock<Option<Arc<Sink>>> = RwLock::new(None);
 /// held. It may still get a line whose writing began before it was replaced.
 pub fn set_log(sink: Option<Box<Sink>>) {
     let sink = sink.map(Arc::from);
-    let former = std::mem::replace(&mut *SINK.write().unwrap_or_else(PoisonError::into_inner), sink);
+    let former = std::mem::replace(&mut *SINK.write(), sink);
     // After the lock is released: what it has captured may do anything.
     drop(former);
 }
@@ -31,7 +32,7 @@ pub(crate) fn warn(text: impl Display) {
     let tame = |c: char| if c.is_control() { ' ' } else { c };
     let mut line: String = text.to_string().chars().map(tame).collect();
     line.truncate(line.floor_char_boundary(MAX_LINE_BYTES));
-    let sink = SINK.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let sink = SINK.read().clone();
     match sink {
         // One that panics is the consumer's trouble, and no save's.
         Some(sink) => drop(catch_unwind(AssertUnwindSafe(|| sink(&line)))),

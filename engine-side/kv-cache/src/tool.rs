@@ -182,7 +182,7 @@ pub fn stats(path: &Path) -> Result<DirectoryStats> {
             stats.bytes += found.file_bytes;
             stats.tokens += u64::from(head.tokens);
             *stats.reasons.entry(format!("{:?}", head.reason).to_lowercase()).or_default() += 1;
-            *stats.models.entry(hex(&found.metadata.identity.fingerprint.bytes)).or_default() += 1;
+            *stats.models.entry(hex::encode(found.metadata.identity.fingerprint.bytes)).or_default() += 1;
         }
         Seen::OfOthers(_) => stats.newer += 1,
         Seen::Flawed(_) | Seen::Unread(_) => stats.bad += 1,
@@ -280,7 +280,7 @@ fn row_info(key: &str, found: &Found) -> RowInfo {
         detail: row.detail.clone(),
         created: head.created,
         last_used: (found.modified / 1_000_000_000) as i64,
-        fingerprint: hex(&row.identity.fingerprint.bytes),
+        fingerprint: hex::encode(row.identity.fingerprint.bytes),
         fingerprint_mode: row.identity.fingerprint.mode,
         quant: row.identity.quant,
         quant_bits: head.quant_bits,
@@ -290,8 +290,4 @@ fn row_info(key: &str, found: &Found) -> RowInfo {
         prompt: row.prompt.chars().take(80).collect(),
         sealed: row.sealed,
     }
-}
-
-fn hex(bytes: &[u8; 32]) -> String {
-    crate::key::Key(*bytes).to_string()
 }

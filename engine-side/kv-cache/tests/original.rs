@@ -8,10 +8,10 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 use common::*;
 use kv_cache::{Query, tool};
+use kv_platform::sync::Mutex;
 
 /// One test at a time: a child has the parent's locks between its fork and its exec, so a directory of one test would be busy
 /// while another starts its program.
@@ -56,7 +56,7 @@ fn put_other_row(directory: &Path) -> kv_cache::row::RowMetadata {
 
 #[test]
 fn rows_that_the_original_used_are_served() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ALONE.lock();
     let (folder, path) = folder();
     let program = program(folder.path());
     for shared in ["", "exclusive = false\n"] {
@@ -96,7 +96,7 @@ fn rows_that_the_original_used_are_served() {
 /// last use, which it wrote as 0 and as the time of the save.
 #[test]
 fn rows_that_were_sealed_the_former_way_load_whole() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ALONE.lock();
     let (folder, path) = folder();
     let program = program(folder.path());
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/rows-0.1.0");

@@ -4,7 +4,8 @@
 //! of the backend's own, so the host adds that to what the component says when it does not open.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+
+use kv_platform::sync::Mutex;
 
 use crate::error::Error;
 use crate::policy::Grants;
@@ -18,7 +19,7 @@ pub(crate) struct Missing(Mutex<BTreeSet<String>>);
 
 impl Missing {
     pub(super) fn note(&self, name: &str) {
-        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.0.lock();
         if names.len() < MOST {
             names.insert(name.to_owned());
         }
@@ -26,7 +27,7 @@ impl Missing {
 
     /// The same failure, and where each missing secret would be taken from.
     pub(crate) fn explain(&self, error: Error, grants: &Grants) -> Error {
-        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = self.0.lock();
         let told = names.iter().filter_map(|name| {
             let named = error.to_string().contains(name.as_str());
             let source = match grants.secret(name) {

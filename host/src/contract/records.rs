@@ -392,7 +392,7 @@ impl HostRecordStore for State {
 /// Tell who watches files of a record that was written, with its length and whether it is durable, or was synced.
 fn note(key: Key<'_>, written: Option<(u64, bool)>) {
     let Some(report) = watched() else { return };
-    let key_in_hex: String = key.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let key_in_hex = hex::encode(key.bytes);
     let path = format!("records {}/{key_in_hex}", key.space);
     report(match written {
         Some((len, durable)) => FileEvent::Written { path: &path, len, durable },

@@ -120,7 +120,7 @@ impl ConfigReport {
     /// Hold a table against what its component says of itself.
     fn check_with(&mut self, table: &Table, component: &Inspection) {
         let name = &table.name;
-        if let Some(pinned) = table.sha256.map(|pin| loader::hex(&pin.0)).filter(|pin| *pin != component.sha256) {
+        if let Some(pinned) = table.sha256.map(|pin| hex::encode(pin.0)).filter(|pin| *pin != component.sha256) {
             let what =
                 format!("{name}: the component's SHA-256 is {}, and sha256 accepts only {pinned}", component.sha256);
             self.problem(true, what, "put the right component back, or change `sha256` if it was replaced on purpose");

@@ -294,7 +294,7 @@ impl Diagnosis {
         }
         self.look_near(&settings);
         self.look_described(&settings);
-        self.pinned_sha256 = settings.sha256.map(|pin| loader::hex(&pin.0));
+        self.pinned_sha256 = settings.sha256.map(|pin| hex::encode(pin.0));
 
         match settings.target(&uri, &served) {
             Ok(target) => {

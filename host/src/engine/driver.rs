@@ -10,12 +10,13 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::os::fd::RawFd;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use kv_platform::sync::{Condvar, Mutex};
 use tokio::runtime::{Builder, Handle};
 
 use crate::limits;
@@ -144,7 +145,7 @@ impl Parker {
         WAITS.with_borrow_mut(|Waits { sockets, until }| {
             let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             if sockets.is_empty() {
-                let asleep = self.asleep.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let asleep = self.asleep.lock();
                 // What comes early only has the future looked at once more.
                 let _awake = self.wake.wait_timeout_while(asleep, left, |()| !self.woken.load(Ordering::Acquire));
             } else if !self.woken.load(Ordering::Acquire) {
@@ -165,7 +166,7 @@ impl Wake for Parker {
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.woken.swap(true, Ordering::AcqRel) {
             // Locked, or the wake-up could fall between the sleeper's look and its sleep.
-            drop(self.asleep.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+            drop(self.asleep.lock());
             self.wake.notify_one();
         }
     }

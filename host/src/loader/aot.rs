@@ -26,7 +26,6 @@ use wasmtime::component::Component;
 
 use kv_store_compiler::{SEAL_BYTES, Seal, engine_hash};
 
-use super::hex;
 use super::ownership::{check_way, owned_by_us};
 use crate::limits;
 use crate::log::{self, Level};
@@ -85,7 +84,7 @@ impl Cache {
     }
 
     fn path(&self, digest: &[u8; 32]) -> PathBuf {
-        self.directory.join(format!("{}-{:016x}.cwasm", hex(digest), self.engine.wrapping_add(FORMAT)))
+        self.directory.join(format!("{}-{:016x}.cwasm", hex::encode(digest), self.engine.wrapping_add(FORMAT)))
     }
 
     /// The component, and what an instance of it costs.
@@ -235,7 +234,7 @@ fn write_whole(
 ) -> std::io::Result<()> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|error| std::io::Error::other(error.to_string()))?;
-    let temporary = directory.join(format!("tmp-{}", hex(&random)));
+    let temporary = directory.join(format!("tmp-{}", hex::encode(random)));
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
     let written = without_signal(libc::SIGXFSZ, || write(&mut file))
         .and_then(|()| file.sync_data())
@@ -362,8 +361,8 @@ mod tests {
             file.set_modified(SystemTime::now() - age).unwrap();
         };
         let hour = Duration::from_secs(3600);
-        let temporary = |n: u8| format!("tmp-{}", hex(&[n; 8]));
-        let code = |n: u8| format!("{}-{}.cwasm", hex(&[n; 32]), hex(&[n; 8]));
+        let temporary = |n: u8| format!("tmp-{}", hex::encode([n; 8]));
+        let code = |n: u8| format!("{}-{}.cwasm", hex::encode([n; 32]), hex::encode([n; 8]));
         place(&temporary(1), hour * 2);
         place(&temporary(2), hour / 2);
         place(&code(1), limits::AOT_UNUSED + hour);

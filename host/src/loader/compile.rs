@@ -6,7 +6,7 @@
 //! cannot be ended: they go on at the lowest priority, and the next open finds the code in the AOT cache, or waits for the same compilation.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use super::aot::{Cache, load_checked};
+use kv_platform::sync::{Condvar, Mutex};
 use kv_platform::system::{step_back, thread_number};
 
 use super::helper::{Allowance, Deadline, Program};
@@ -135,7 +136,7 @@ impl Compiler {
 
     /// Why a component is not compiled again, where it is known that it would fail.
     fn failed_before(&self, digest: &Digest, allowance: Allowance) -> Option<Error> {
-        let mut failures = lock(&self.failures);
+        let mut failures = self.failures.lock();
         failures.retain(|failure| failure.at.elapsed() < limits::COMPILE_FAILED_FOR);
         let failure = failures.iter().find(|failure| failure.digest == *digest)?;
         let Allowance { memory, milliseconds } = failure.allowance;
@@ -149,7 +150,7 @@ impl Compiler {
     }
 
     fn remember(&self, digest: Digest, error: Error, allowance: Allowance) {
-        let mut failures = lock(&self.failures);
+        let mut failures = self.failures.lock();
         failures.retain(|failure| failure.digest != digest);
         if failures.len() >= limits::MAX_COMPILE_FAILURES {
             // The oldest: they are in order.
@@ -169,7 +170,7 @@ impl Compiler {
     ) -> Result<Component, Error> {
         let deadline = Instant::now() + patience;
         let job = self.begin(digest, deadline, whose, work)?;
-        let mut outcome = lock(&job.outcome);
+        let mut outcome = job.outcome.lock();
         loop {
             if let Some(outcome) = &*outcome {
                 return outcome.clone();
@@ -178,7 +179,7 @@ impl Compiler {
             if left.is_zero() {
                 break;
             }
-            outcome = job.done.wait_timeout(outcome, left).unwrap_or_else(PoisonError::into_inner).0;
+            outcome = job.done.wait_timeout(outcome, left);
         }
         drop(outcome);
         job.lower_priority();
@@ -198,7 +199,7 @@ impl Compiler {
         work: impl FnOnce(&Arc<Job>) -> Result<Component, Error> + Send + 'static,
     ) -> Result<Arc<Job>, Error> {
         let left = || deadline.saturating_duration_since(Instant::now());
-        let mut jobs = lock(&self.jobs);
+        let mut jobs = self.jobs.lock();
         jobs.numbered += 1;
         let number = jobs.numbered;
         jobs.waiting.insert(number, whose.clone());
@@ -216,7 +217,7 @@ impl Compiler {
                 let message = format!("{} other components are being compiled; try again later", jobs.running.len());
                 return Err(Error::new(ErrorKind::Unavailable, message));
             }
-            jobs = self.ended.wait_timeout(jobs, left()).unwrap_or_else(PoisonError::into_inner).0;
+            jobs = self.ended.wait_timeout(jobs, left());
         }
         self.leave(&mut jobs, number);
         let job = Arc::new(Job {
@@ -230,11 +231,11 @@ impl Compiler {
         let started = with_signals_blocked(|| {
             thread::Builder::new().name(name).spawn(move || {
                 let outcome = panics::caught(|| work(&of_thread)).unwrap_or_else(|_| Err(panicked()));
-                let mut jobs = lock(&self.jobs);
+                let mut jobs = self.jobs.lock();
                 jobs.running.remove(&digest);
                 jobs.turns.end(&its);
                 // Nobody finds the job any more, so an open that begins when this is known is not answered by it.
-                *lock(&of_thread.outcome) = Some(outcome);
+                *of_thread.outcome.lock() = Some(outcome);
                 drop(jobs);
                 of_thread.done.notify_all();
                 self.ended.notify_all();
@@ -279,7 +280,7 @@ impl Job {
 
     fn thread_began(&self) {
         panics::own_thread();
-        let mut threads = lock(&self.threads);
+        let mut threads = self.threads.lock();
         threads.running.push(thread_number());
         if threads.late {
             step_back(thread_number());
@@ -288,19 +289,15 @@ impl Job {
 
     fn thread_ends(&self) {
         let own = thread_number();
-        lock(&self.threads).running.retain(|thread| *thread != own);
+        self.threads.lock().running.retain(|thread| *thread != own);
     }
 
     fn lower_priority(&self) {
         // Under the lock no thread ends, so that no number is another's by now.
-        let mut threads = lock(&self.threads);
+        let mut threads = self.threads.lock();
         threads.late = true;
         threads.running.iter().copied().for_each(step_back);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -334,7 +331,7 @@ mod tests {
         let error = compiler.run([1; 32], SOON, NO_GRACE, &Whose::default(), work).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains("compile_ms"), "{error}");
-        let threads = lock(&lock(&compiler.jobs).running[&[1; 32]].threads).running.clone();
+        let threads = compiler.jobs.lock().running[&[1; 32]].threads.lock().running.clone();
         assert!(!threads.is_empty());
         for thread in threads {
             // SAFETY: no memory is involved.
@@ -360,7 +357,7 @@ mod tests {
             .collect();
         let error = compiler.run([99; 32], SOON, NO_GRACE, &whose, |_| Err(Error::invalid("no turn"))).err().unwrap();
         assert!(error.to_string().contains("being compiled"), "{error}");
-        assert!(lock(&compiler.jobs).waiting.is_empty(), "who gave up waits no more");
+        assert!(compiler.jobs.lock().waiting.is_empty(), "who gave up waits no more");
         let of_waiting = whose.clone();
         let waits = thread::spawn(move || {
             compiler.run([99; 32], LATE, NO_GRACE, &of_waiting, |_| Err(Error::invalid("its turn"))).err().unwrap()
@@ -384,7 +381,7 @@ mod tests {
         let waits = thread::spawn(move || {
             compiler.run([9; 32], LATE, NO_GRACE, &third, |_| Err(Error::invalid("the third"))).err().unwrap()
         });
-        while lock(&compiler.jobs).waiting.is_empty() {
+        while compiler.jobs.lock().waiting.is_empty() {
             thread::yield_now();
         }
         let other = compiler.run([10; 32], LATE, NO_GRACE, &Whose::default(), |_| Err(Error::invalid("another's")));
@@ -428,7 +425,7 @@ mod tests {
         (2..).take(limits::MAX_COMPILE_FAILURES).for_each(|n| {
             compiler.remember([n as u8; 32], Error::invalid("another"), allowed(1, 1));
         });
-        assert_eq!(lock(&compiler.failures).len(), limits::MAX_COMPILE_FAILURES);
+        assert_eq!(compiler.failures.lock().len(), limits::MAX_COMPILE_FAILURES);
         assert!(known(1, allowed(1, 1)).is_none(), "the oldest is forgotten");
     }
 }

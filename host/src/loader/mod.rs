@@ -17,8 +17,9 @@ mod stamp;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use kv_platform::sync::{Mutex, MutexGuard};
 use wasmtime::Engine;
 use wasmtime::component::{HasSelf, InstancePre, Linker};
 
@@ -27,8 +28,6 @@ pub(crate) use audit::{missing_export, outdated, why_not_offered};
 pub(crate) use find::{Places, relative_directories, tell_relative_directories};
 pub(crate) use helper::find as find_helper;
 pub(crate) use measure::Measured;
-
-pub(crate) use crate::sandbox_traits::hex;
 
 use crate::config::FileIdentity;
 use crate::contract::bindings::{Backend, BackendIndices, maintained};
@@ -120,7 +119,7 @@ impl Components {
     }
 
     fn loaded(&self) -> MutexGuard<'_, HashMap<FileIdentity, Arc<Loaded>>> {
-        self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.loaded.lock()
     }
 
     fn prepare(
@@ -180,7 +179,7 @@ impl Components {
     /// The cache of a host.
     fn cache(&self, places: &Places) -> Option<&'static aot::Cache> {
         let directory = places.cache()?;
-        let mut caches = self.caches.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut caches = self.caches.lock();
         let open = || aot::Cache::open(self.linker.engine(), &directory).map(|cache| &*Box::leak(Box::new(cache)));
         *caches.entry(directory.clone()).or_insert_with(open)
     }
@@ -189,7 +188,7 @@ impl Components {
 fn check_pin(digest: &[u8; 32], pinned: Option<config::Digest>) -> Result<(), Error> {
     match pinned {
         Some(config::Digest(pinned)) if pinned != *digest => {
-            let (is, wanted) = (hex(digest), hex(&pinned));
+            let (is, wanted) = (hex::encode(digest), hex::encode(pinned));
             let message = format!("its SHA-256 is {is}, and the config accepts only {wanted} (sha256)");
             Err(Error::new(ErrorKind::Denied, message))
         }

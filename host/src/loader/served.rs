@@ -10,7 +10,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+
+use kv_platform::sync::Mutex;
 
 use super::find::Places;
 use super::stamp;
@@ -154,7 +155,7 @@ fn look(path: &Path) -> Look {
     static KEPT: PerProcess<Mutex<HashMap<PathBuf, Look>>> = PerProcess::new();
     let identity = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|meta| FileIdentity::of(&meta));
     let Some(identity) = identity else { return Look::default() };
-    let kept = || KEPT.get().lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let kept = || KEPT.get().lock();
     if let Some(look) = kept().get(path).filter(|look| look.identity.as_ref() == Some(&identity)) {
         return look.clone();
     }

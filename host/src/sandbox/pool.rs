@@ -3,11 +3,12 @@
 //!
 //! A trap, a missed deadline or an answer that breaks the contract ends the instance, and the caller gets an error; the next call gets another one.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
+use kv_platform::sync::{Condvar, Mutex, MutexGuard};
 use wasmtime::component::ResourceTableError;
 use wasmtime::{Store, Trap, UpdateDeadline};
 
@@ -184,7 +185,7 @@ impl Pool {
     }
 
     fn apart(&self) -> MutexGuard<'_, Option<Instance>> {
-        self.apart.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.apart.lock()
     }
 
     /// Run one call of the guest, within the time of the consumer's call.
@@ -327,14 +328,13 @@ impl Pool {
                 ));
             }
             slots.waiting += 1;
-            let waited = self.freed.wait_timeout(slots, left);
-            slots = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            slots = self.freed.wait_timeout(slots, left);
             slots.waiting -= 1;
         }
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.slots.lock()
     }
 
     /// Why a call ended without an answer, for an operator.

@@ -6,9 +6,9 @@
 //! times, so a checkout of another commit and back costs no build.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+
+use kv_platform::sync::Mutex;
 
 use sha2::{Digest, Sha256};
 
@@ -25,10 +25,7 @@ pub fn list(root: &Path, folder: &Path) -> PathBuf {
 /// The SHA-256 of a file, in hex. `None`: there is no such file.
 pub fn digest(file: &Path) -> Option<String> {
     let bytes = std::fs::read(file).ok()?;
-    Some(Sha256::digest(bytes).iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    }))
+    Some(hex::encode(Sha256::digest(bytes)))
 }
 
 /// The first source in a list that is not in `root` as it was.
@@ -44,7 +41,7 @@ pub fn changed(root: &Path, list: &str) -> Option<String> {
 pub(crate) fn require(folder: &'static str, command: &str) {
     static LOOKED_AT: Mutex<BTreeMap<&str, Option<String>>> = Mutex::new(BTreeMap::new());
     let fault = {
-        let mut looked_at = LOOKED_AT.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut looked_at = LOOKED_AT.lock();
         looked_at.entry(folder).or_insert_with(|| fault(&root(), folder)).clone()
     };
     if let Some(fault) = fault {

@@ -8,8 +8,9 @@ use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use kv_platform::sync::Mutex;
 
 use crate::{compile, library_path, probe_config, root};
 
@@ -27,7 +28,7 @@ fn made() -> PathBuf {
 pub fn program(name: &str) -> PathBuf {
     static BUILT: Mutex<Option<HashSet<String>>> = Mutex::new(None);
     // A test that failed under this lock says so itself.
-    let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut built = BUILT.lock();
     let path = made().join(name);
     if built.get_or_insert_default().insert(name.to_owned()) {
         // Renamed into place: a test of another process may be running the former one.

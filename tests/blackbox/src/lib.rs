@@ -10,8 +10,10 @@ use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{LazyLock, Mutex, MutexGuard, Once};
+use std::sync::{LazyLock, Once};
 use std::time::Duration;
+
+use kv_platform::sync::{Mutex, MutexGuard};
 
 pub mod batch;
 pub mod book;
@@ -133,7 +135,7 @@ pub fn timed() -> MutexGuard<'static, Timed> {
         timed.pass(Duration::ZERO);
         Mutex::new(timed)
     });
-    TIMED.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    TIMED.lock()
 }
 
 /// What the libraries that this process loads take from the environment.

@@ -4,10 +4,12 @@
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use kv_platform::sync::Mutex;
 
 /// What the network does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,18 +92,14 @@ impl Drop for Link {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, [TcpStream; 2]>> {
-        self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     fn close_all(&self) {
-        for stream in self.lock().drain().flat_map(|(_, ends)| ends) {
+        for stream in self.open.lock().drain().flat_map(|(_, ends)| ends) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
     fn close_to_the_process(&self) {
-        for [process, _server] in self.lock().values() {
+        for [process, _server] in self.open.lock().values() {
             let _ = process.shutdown(Shutdown::Both);
         }
     }
@@ -118,7 +116,7 @@ impl Shared {
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let number = self.last.fetch_add(1, SeqCst);
-        self.lock().insert(number, [client.try_clone()?, server.try_clone()?]);
+        self.open.lock().insert(number, [client.try_clone()?, server.try_clone()?]);
         for (from, to, is_request) in [(client.try_clone()?, server.try_clone()?, true), (server, client, false)] {
             let (sender, receiver) = channel();
             let shared = self.clone();
@@ -129,7 +127,7 @@ impl Shared {
                 shared.write(to, &receiver, is_request, Duration::from_millis(longer));
                 // What the process sent may still have to arrive when it has gone; behind the last answer nothing has.
                 if !is_request {
-                    shared.lock().remove(&number);
+                    shared.open.lock().remove(&number);
                 }
             });
         }

@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
+
+use kv_platform::sync::Mutex;
 
 use sha2::{Digest, Sha256};
 
@@ -80,7 +82,7 @@ pub struct ObjectServer {
 impl ObjectState {
     fn insert(&mut self, key: &str, bytes: Vec<u8>, headers: Vec<(&'static str, String)>, parts: usize) -> String {
         let put = self.objects.values().map(|object| object.put).max().map_or(0, |last| last + 1);
-        let digest: String = Sha256::digest(&bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex::encode(Sha256::digest(&bytes).get(..16).unwrap_or_default());
         let mut tag = format!("\"{digest}\"");
         if parts > 0 {
             tag.insert_str(tag.len() - 1, &format!("-{parts}"));
@@ -96,10 +98,6 @@ impl ObjectState {
         let holds_none = request.headers.contains_key("if-none-match") && found.is_some();
         !self.careless && (holds_none || request.headers.get("if-match").is_some_and(differs))
     }
-}
-
-fn lock(state: &Mutex<ObjectState>) -> MutexGuard<'_, ObjectState> {
-    state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl ObjectServer {
@@ -119,46 +117,46 @@ impl ObjectServer {
 
     /// From now on a DELETE of what is not there is answered with 404, as by servers that are no S3.
     pub fn misses_deletes(&self) {
-        lock(&self.state).misses_deletes = true;
+        self.state.lock().misses_deletes = true;
     }
 
     /// A server that ignores conditions, and overwrites.
     pub fn careless() -> Self {
         let server = Self::start();
-        lock(&server.state).careless = true;
+        server.state.lock().careless = true;
         server
     }
 
     /// Let the held requests be carried out; comes back when these many were.
     pub fn release(&self, count: usize) {
-        lock(&self.state).released = true;
-        while lock(&self.state).carried_out < count {
+        self.state.lock().released = true;
+        while self.state.lock().carried_out < count {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     /// Spoil the next requests whose first line, or a header as `name: value`, holds this text.
     pub fn spoil(&self, asked: &str, times: usize, fault: Fault) {
-        lock(&self.state).faults.push((asked.to_owned(), times, fault));
+        self.state.lock().faults.push((asked.to_owned(), times, fault));
     }
 
     /// How many requests that were to be spoiled have not come.
     pub fn to_spoil(&self) -> usize {
-        lock(&self.state).faults.iter().map(|(_, times, _)| times).sum()
+        self.state.lock().faults.iter().map(|(_, times, _)| times).sum()
     }
 
     /// As a former version does, which notes nothing with an object.
     pub fn put(&self, key: &str, bytes: &[u8]) {
-        lock(&self.state).insert(key, bytes.to_vec(), Vec::new(), 0);
+        self.state.lock().insert(key, bytes.to_vec(), Vec::new(), 0);
     }
 
     pub fn get(&self, key: &str) -> Option<Vec<u8>> {
-        lock(&self.state).objects.get(key).map(|object| object.bytes.clone())
+        self.state.lock().objects.get(key).map(|object| object.bytes.clone())
     }
 
     /// But for what is noted about the server itself.
     pub fn keys(&self) -> Vec<String> {
-        lock(&self.state).objects.keys().filter(|key| !key.contains("/x/")).cloned().collect()
+        self.state.lock().objects.keys().filter(|key| !key.contains("/x/")).cloned().collect()
     }
 
     /// Whether a manifest was deleted there: see `guests/s3/src/record.rs`.
@@ -167,12 +165,12 @@ impl ObjectServer {
     }
 
     pub fn uploads(&self) -> usize {
-        lock(&self.state).uploads.len()
+        self.state.lock().uploads.len()
     }
 
     /// What was asked since this was last called: first lines, and headers by their names in lower case.
     pub fn asked(&self) -> Vec<(String, BTreeMap<String, String>)> {
-        std::mem::take(&mut lock(&self.state).asked)
+        std::mem::take(&mut self.state.lock().asked)
     }
 }
 
@@ -264,7 +262,7 @@ fn serve(stream: TcpStream, state: &Mutex<ObjectState>) {
     let mut reading = BufReader::new(stream);
     while let Some(mut request) = receive(&mut reading) {
         let fault = {
-            let mut state = lock(state);
+            let mut state = state.lock();
             state.asked.push((request.line.clone(), request.headers.clone()));
             let found = state.faults.iter_mut().find(|(asked, times, _)| {
                 let header = |(name, value): (&String, &String)| format!("{name}: {value}").contains(asked.as_str());
@@ -291,8 +289,8 @@ fn serve(stream: TcpStream, state: &Mutex<ObjectState>) {
                 return;
             }
             Some(Fault::Raced(bytes)) => {
-                lock(state).insert(request.path.trim_start_matches('/'), bytes.to_vec(), Vec::new(), 0);
-                take(&request, &mut lock(state))
+                state.lock().insert(request.path.trim_start_matches('/'), bytes.to_vec(), Vec::new(), 0);
+                take(&request, &mut state.lock())
             }
             Some(Fault::Clock(ahead)) => {
                 let mut refused = Answer::error(403, "RequestTimeTooSkewed");
@@ -302,23 +300,23 @@ fn serve(stream: TcpStream, state: &Mutex<ObjectState>) {
             Some(Fault::Halved) => {
                 let half = request.body.len() / 2;
                 request.body.truncate(half);
-                take(&request, &mut lock(state))
+                take(&request, &mut state.lock())
             }
             Some(Fault::Answers(status, body)) => Answer::of(*status, *body),
             Some(Fault::Held) => {
-                while !lock(state).released {
+                while !state.lock().released {
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                let mut state = lock(state);
+                let mut state = state.lock();
                 take(&request, &mut state);
                 state.carried_out += 1;
                 return;
             }
             Some(Fault::Lost) => {
-                take(&request, &mut lock(state));
+                take(&request, &mut state.lock());
                 return;
             }
-            Some(Fault::Cut | Fault::Lies(_)) | None => take(&request, &mut lock(state)),
+            Some(Fault::Cut | Fault::Lies(_)) | None => take(&request, &mut state.lock()),
         };
         if let Some(Fault::Lies(lie)) = &fault {
             lie(&mut answer);

@@ -4,9 +4,11 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
+
+use kv_platform::sync::{Condvar, Mutex};
 
 /// Longer than the server takes for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -77,18 +79,18 @@ impl Proxy {
 
     /// From here on requests are kept.
     pub fn hold(&self) {
-        self.shared.lock().holds = true;
+        self.shared.state.lock().holds = true;
     }
 
     /// What was kept is passed on, also if nobody waits for the answer any more.
     pub fn go_on(&self) {
-        self.shared.lock().holds = false;
+        self.shared.state.lock().holds = false;
         self.shared.goes_on.notify_all();
     }
 
     /// Tell this lie, or none from here on.
     pub fn lie(&self, lie: Option<Lie>) {
-        self.shared.lock().lie = lie;
+        self.shared.state.lock().lie = lie;
     }
 
     /// How many lies were told.
@@ -98,18 +100,14 @@ impl Proxy {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, ProxyState> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     /// Wait as long as requests are held back.
     fn wait(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.holds {
             return;
         }
         while state.holds {
-            state = self.goes_on.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = self.goes_on.wait(state);
         }
         state.turn = state.turn.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         let pause = Duration::from_millis((state.turn >> 33) % SPREAD);
@@ -118,7 +116,7 @@ impl Shared {
     }
 
     fn answer(&self, request: &Request) -> Option<Response> {
-        let lie = self.lock().lie;
+        let lie = self.state.lock().lie;
         let mut ask = |request: &Request| ask(self.server, request);
         match lie.and_then(|lie| lie(request, &mut ask)) {
             Some(told) => {

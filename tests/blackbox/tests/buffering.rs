@@ -388,9 +388,8 @@ fn a_damaged_chunk_that_was_prefetched_before_the_keys_were_known_is_not_answere
 
     let folder = tempfile::tempdir().unwrap();
     let uri = format!("local-fs://{}/kv", folder.path().display());
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let texts: Vec<String> = (0..9).map(|n| format!("chunk {n}")).collect();
-    let keys: Vec<String> = texts.iter().map(|text| hex(&xxh3_64(text.as_bytes()).to_be_bytes())).collect();
+    let keys: Vec<String> = texts.iter().map(|text| hex::encode(xxh3_64(text.as_bytes()).to_be_bytes())).collect();
     let mut save = consumer("calls");
     save.arg(&uri);
     for (key, text) in keys.iter().zip(&texts) {
@@ -403,6 +402,10 @@ fn a_damaged_chunk_that_was_prefetched_before_the_keys_were_known_is_not_answere
     }
     let restored =
         succeed(consumer("calls").args([&uri, "prefetch", "8", &keys.concat(), "get", &keys[8], "get", &keys[0]]));
-    let sound = hex(texts[8].as_bytes());
-    assert!(restored.stdout.contains(&sound) && !restored.stdout.contains(&hex(b"damaged")), "{}", restored.stdout);
+    let sound = hex::encode(texts[8].as_bytes());
+    assert!(
+        restored.stdout.contains(&sound) && !restored.stdout.contains(&hex::encode(b"damaged")),
+        "{}",
+        restored.stdout
+    );
 }

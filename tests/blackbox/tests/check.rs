@@ -262,11 +262,11 @@ fn a_report_says_what_was_checked_and_its_badge_too() {
     assert!(checked.stdout.contains("get of 64 KiB"), "{}", checked.stdout);
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
     let digest = Sha256::digest(std::fs::read(&memory).unwrap());
-    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex::encode(digest);
     assert_eq!(report["sha256"], digest);
     assert_eq!(report["contract"], "kv-store:backend@1.0.0-rc");
     let text = std::fs::read(root().join("wit/backend.wit")).unwrap();
-    let text: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = hex::encode(Sha256::digest(text));
     assert_eq!(report["contract_sha256"], text);
     let version: serde_json::Value =
         serde_json::from_str(&finish(kv_store().args(["--version", "--json"])).stdout).unwrap();

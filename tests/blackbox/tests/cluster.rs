@@ -43,11 +43,10 @@ fn chunks_lie_on_the_nodes_that_serve_their_slots() {
     let config = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(config.path(), "[backend.redis]\nconnect = [\"127.0.0.1:*\"]\n").unwrap();
     let seed = format!("redis://127.0.0.1:{}", cluster.nodes[0].port);
-    let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
     let mut calls = consumer("calls");
     calls.arg(&seed).args(["read", "m"]);
     for hash in &hashes[..20] {
-        calls.args(["get", &hex(hash)]);
+        calls.args(["get", &hex::encode(hash)]);
     }
     let finished = finish(calls.env("KV_STORE_WASM_CONFIG", config.path()));
     let lines: Vec<&str> = finished.stdout.lines().collect();
@@ -93,7 +92,7 @@ fn a_commit_renews_what_it_names_on_every_node() {
     let calls =
         |calls: &[&str]| finish(consumer("calls").arg(&uri).args(calls).env("KV_STORE_WASM_CONFIG", config.path()));
     let hashes = hashes(30);
-    let hex: Vec<String> = hashes.iter().map(|hash| hash.bytes().map(|byte| format!("{byte:02x}")).collect()).collect();
+    let hex: Vec<String> = hashes.iter().map(hex::encode).collect();
     let save = |hex: &[String], name| {
         let puts: Vec<&str> = hex.iter().flat_map(|hash| ["put", hash, "text"]).chain(["publish", name, "x"]).collect();
         let saved = calls(&puts);
@@ -177,17 +176,16 @@ fn a_dead_node_does_not_open_the_breaker_of_the_others() {
     let config = tempfile::NamedTempFile::new().unwrap();
     // An open breaker would stay open for longer than the test runs.
     std::fs::write(config.path(), "[backend.redis]\nlimits = { breaker_failures = 2, breaker_ms = 30000 }\n").unwrap();
-    let hex = |hash: &String| hash.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
     let (dead, alive): (Vec<String>, Vec<String>) =
         hashes(60).into_iter().partition(|hash| cluster.node_of(&key_of(hash)) == 1);
-    let kept = hex(alive.first().expect("two thirds of them"));
+    let kept = hex::encode(alive.first().expect("two thirds of them"));
     let uri = cluster.uri();
     let calls =
         |calls: &[&str]| finish(consumer("calls").arg(&uri).args(calls).env("KV_STORE_WASM_CONFIG", config.path()));
     let saved = calls(&["put", &kept, "kept", "publish", "m", "x"]);
     assert!(saved.stdout.ends_with("publish 0\n"), "{}{}", saved.stdout, saved.stderr);
     cluster.stop(1);
-    let lost: Vec<String> = dead.iter().map(hex).collect();
+    let lost: Vec<String> = dead.iter().map(hex::encode).collect();
     let asked: Vec<&str> = lost.iter().chain([&kept]).flat_map(|hash| ["get", hash.as_str()]).collect();
     let seen = calls(&asked);
     let lines: Vec<&str> = seen.stdout.lines().collect();
@@ -203,7 +201,7 @@ fn a_hung_node_is_waited_for_once_in_a_batch() {
     let config = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(config.path(), "[backend.redis]\nlimits = { patience_ms = 3000 }\n").unwrap();
     let hashes = hashes(60);
-    let hex: Vec<String> = hashes.iter().map(|hash| hash.bytes().map(|byte| format!("{byte:02x}")).collect()).collect();
+    let hex: Vec<String> = hashes.iter().map(hex::encode).collect();
     let mut save = consumer("calls");
     save.arg(cluster.uri());
     for hash in &hex {

@@ -43,10 +43,6 @@ fn calls<'a>(uri: &str, arguments: impl IntoIterator<Item = &'a str>) -> Command
     command
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// FNV-1a, as in `tests/consumer/consumer.h`.
 fn fnv(start: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))

@@ -16,7 +16,7 @@ const CONTRACT_SHA256: &str = "342252076aa873d58cd91a098b9f6a9a9c2508f5d9e2301d9
 #[test]
 fn the_contract_changes_only_by_decision() {
     let text = std::fs::read(root().join("wit/backend.wit")).unwrap();
-    let digest: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex::encode(Sha256::digest(text));
     assert_eq!(
         digest, CONTRACT_SHA256,
         "wit/backend.wit changed; if that was decided, say so here and in CHANGELOG.md"

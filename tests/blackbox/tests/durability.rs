@@ -40,10 +40,6 @@ fn position(calls: &[String], from: usize, call: &str, named: &[&str]) -> usize 
     from + found.unwrap_or_else(|| panic!("no {call} of {named:?} after call {from} of:\n{}", calls.join("\n")))
 }
 
-fn hex(key: &str) -> String {
-    key.bytes().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[test]
 fn a_manifest_is_published_when_its_chunks_are_durable() {
     let scratch = tempfile::tempdir().unwrap();
@@ -53,7 +49,7 @@ fn a_manifest_is_published_when_its_chunks_are_durable() {
     let root = format!("{}>", store.display());
     let published = position(&calls, 0, "renameat", &["\"prompt-1%02\""]);
     for key in ["key of one", "key of two"] {
-        let synced = position(&calls, 0, "fdatasync", &[&hex(key)]);
+        let synced = position(&calls, 0, "fdatasync", &[&hex::encode(key)]);
         let directory = position(&calls, synced, "fsync", &["chunks/6>"]);
         position(&calls, directory, "renameat", &["\"prompt-1%02\""]);
     }
@@ -81,8 +77,8 @@ fn a_manifest_is_published_when_its_chunks_are_durable_also_through_wasi() {
         let calls = calls_of_a_save_by(scheme, &store, &format!("component = '{}'", component.display()));
         let published = position(&calls, 0, "rename", &[manifest]);
         for key in ["key of one", "key of two"] {
-            let put = position(&calls, 0, "rename", &[&hex(key)]);
-            let synced = position(&calls, put, "sync(", &[&hex(key)]);
+            let put = position(&calls, 0, "rename", &[&hex::encode(key)]);
+            let synced = position(&calls, put, "sync(", &[&hex::encode(key)]);
             let durable = if directories { position(&calls, synced, "sync(", &["chunks/6>"]) } else { synced };
             assert!(durable < published, "{scheme} published before {key} was durable:\n{}", calls.join("\n"));
         }
@@ -101,7 +97,7 @@ fn a_chunk_that_existed_is_made_durable_again() {
     calls_of_a_save(&store, "");
     let calls = calls_of_a_save(&store, "");
     let published = position(&calls, 0, "renameat", &["\"prompt-1%02\""]);
-    assert!(position(&calls, 0, "fdatasync", &[&hex("key of one")]) < published);
+    assert!(position(&calls, 0, "fdatasync", &[&hex::encode("key of one")]) < published);
     assert_eq!(calls.iter().filter(|line| line.contains("renameat")).count(), 1, "only the manifest is written again");
 }
 

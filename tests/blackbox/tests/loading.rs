@@ -159,7 +159,7 @@ fn code_of_another_component_is_not_taken_for_this_one() {
 
 fn sha256(bytes: &[u8]) -> String {
     use sha2::Digest;
-    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(sha2::Sha256::digest(bytes))
 }
 
 #[test]

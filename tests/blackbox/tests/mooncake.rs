@@ -43,10 +43,6 @@ impl Calls {
     }
 }
 
-fn hex(text: &str) -> String {
-    text.bytes().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// The object of a chunk whose key is no hash of its content: it lies in an envelope.
 fn object(hash: &str) -> String {
     format!("tests/c/{hash}026b7632")
@@ -55,17 +51,31 @@ fn object(hash: &str) -> String {
 #[test]
 fn what_was_saved_is_read_by_another_process() {
     let Some(calls) = Calls::start(1, "") else { return };
-    let [first, second, empty] = ["first", "second", "empty"].map(hex);
+    let [first, second, empty] = ["first", "second", "empty"].map(hex::encode);
     let saved =
         calls.make(&["put", &first, "one", "put", &second, "two", "put", &empty, "", "publish", "m", "manifest"]);
     assert_eq!(saved.stdout, "open ok\nput 0\nput 0\nput 0\npublish 0\n", "{}", saved.stderr);
-    let read =
-        calls.make(&["read", "m", "get", &first, "get", &second, "get", &empty, "get", &hex("absent"), "read", "none"]);
+    let read = calls.make(&[
+        "read",
+        "m",
+        "get",
+        &first,
+        "get",
+        &second,
+        "get",
+        &empty,
+        "get",
+        &hex::encode("absent"),
+        "read",
+        "none",
+    ]);
     let lines: Vec<&str> = read.stdout.lines().collect();
     assert_eq!(lines.len(), 7, "{}{}", read.stdout, read.stderr);
-    assert!(lines[1].starts_with("read 0") && lines[1].contains(&hex("manifest")), "{lines:?}");
+    assert!(lines[1].starts_with("read 0") && lines[1].contains(&hex::encode("manifest")), "{lines:?}");
     assert!(
-        lines[2].starts_with("get 0") && lines[2].ends_with(&hex("one")) && lines[3].ends_with(&hex("two")),
+        lines[2].starts_with("get 0")
+            && lines[2].ends_with(&hex::encode("one"))
+            && lines[3].ends_with(&hex::encode("two")),
         "{lines:?}"
     );
     assert!(lines[4].starts_with("get 0"), "{lines:?}");
@@ -74,7 +84,7 @@ fn what_was_saved_is_read_by_another_process() {
     // Again: the manifest is replaced.
     let again = calls.make(&["put", &first, "one", "publish", "m", "newer", "read", "m"]);
     assert!(again.stdout.starts_with("open ok\nput 0\npublish 0\nread 0"), "{}{}", again.stdout, again.stderr);
-    assert!(again.stdout.contains(&hex("newer")), "{}", again.stdout);
+    assert!(again.stdout.contains(&hex::encode("newer")), "{}", again.stdout);
     let gone = calls.make(&["delete", "m", "read", "m", "get", &second]);
     let lines: Vec<&str> = gone.stdout.lines().collect();
     assert_eq!(lines[1], "delete 0", "{}", gone.stderr);
@@ -99,7 +109,7 @@ fn check_calls_it_as_the_contract_has_it() {
 #[test]
 fn two_replicas_survive_a_node() {
     let Some(mut calls) = Calls::start(2, "replicas = \"2\"") else { return };
-    let hashes: Vec<String> = (0..20).map(|n| hex(&format!("chunk {n:02}"))).collect();
+    let hashes: Vec<String> = (0..20).map(|n| hex::encode(format!("chunk {n:02}"))).collect();
     let mut save: Vec<&str> = hashes.iter().flat_map(|hash| ["put", hash, "some bytes"]).collect();
     save.extend(["publish", "m", "manifest"]);
     let saved = calls.make(&save);
@@ -115,7 +125,7 @@ fn two_replicas_survive_a_node() {
 fn saves_go_on_with_one_replica_while_a_dead_node_is_listed() {
     let Some(mut calls) = Calls::start(2, "replicas = \"2\"") else { return };
     calls.mooncake.nodes[0].kill();
-    let hashes: Vec<String> = (0..20).map(|n| hex(&format!("chunk {n:02}"))).collect();
+    let hashes: Vec<String> = (0..20).map(|n| hex::encode(format!("chunk {n:02}"))).collect();
     let mut save: Vec<&str> = hashes.iter().flat_map(|hash| ["put", hash, "some bytes"]).collect();
     save.extend(["publish", "m", "manifest"]);
     save.extend(hashes.iter().flat_map(|hash| ["get", hash.as_str()]).chain(["read", "m"]));
@@ -133,7 +143,7 @@ fn a_hung_node_costs_its_patience_and_the_other_replica_is_read() {
     let text = std::fs::read_to_string(calls.config.path()).unwrap();
     let patient = "patience_ms = 300, deadline_ms = 86_400_000, breaker_failures = 0";
     std::fs::write(calls.config.path(), text.replace("patience_ms = 3000", patient)).unwrap();
-    let hashes: Vec<String> = (0..12).map(|n| hex(&format!("chunk {n:02}"))).collect();
+    let hashes: Vec<String> = (0..12).map(|n| hex::encode(format!("chunk {n:02}"))).collect();
     let mut save: Vec<&str> = hashes.iter().flat_map(|hash| ["put", hash, "some bytes"]).collect();
     save.extend(["publish", "m", "manifest"]);
     let saved = calls.make(&save);
@@ -214,7 +224,7 @@ fn a_master_of_another_version_is_refused_and_both_versions_are_named() {
 #[test]
 fn a_lost_node_without_replicas_is_a_miss_and_a_lost_master_heals() {
     let Some(mut calls) = Calls::start(1, "") else { return };
-    let hash = hex("chunk");
+    let hash = hex::encode("chunk");
     assert!(calls.make(&["put", &hash, "bytes", "publish", "m", "x"]).stdout.ends_with("publish 0\n"));
     calls.mooncake.master.take().expect("it runs").kill();
     let without = calls.make(&["get", &hash]);
@@ -258,7 +268,7 @@ fn client(mooncake: &Mooncake, script: &str) -> Finished {
 #[test]
 fn an_object_that_a_dead_writer_has_begun_is_not_there_and_can_be_put_when_it_is_forgotten() {
     let Some(calls) = Calls::start_with(1, "", &["--put_start_discard_timeout_sec=3"]) else { return };
-    let hash = hex("begun");
+    let hash = hex::encode("begun");
     client(&calls.mooncake, &format!("assert store.batch_put_session_start(['{}'], [6])", object(&hash)));
     let seen = calls.make(&["get", &hash, "put", &hash, "bytes", "publish", "m", "x"]);
     let lines: Vec<&str> = seen.stdout.lines().collect();
@@ -269,7 +279,7 @@ fn an_object_that_a_dead_writer_has_begun_is_not_there_and_can_be_put_when_it_is
     loop {
         let healed = calls.make(&["put", &hash, "bytes", "publish", "m", "x", "get", &hash]);
         if healed.stdout.contains("publish 0") {
-            assert!(healed.stdout.ends_with(&format!("get 0 {}\n", hex("bytes"))), "{}", healed.stdout);
+            assert!(healed.stdout.ends_with(&format!("get 0 {}\n", hex::encode("bytes"))), "{}", healed.stdout);
             return;
         }
         assert!(begun.elapsed() < Duration::from_secs(60), "{}{}", healed.stdout, healed.stderr);
@@ -282,7 +292,7 @@ fn what_is_evicted_is_a_miss_and_never_other_bytes() {
     let Some(calls) = Calls::start(1, "") else { return };
     // A node lends 64 MiB; these are 96.
     let value = |n: usize| format!("{n:04}").repeat((1 << 20) / 4);
-    let hashes: Vec<String> = (0..96).map(|n| hex(&format!("large {n:03}"))).collect();
+    let hashes: Vec<String> = (0..96).map(|n| hex::encode(format!("large {n:03}"))).collect();
     // The objects are as our client puts them; a put that finds no room comes again when something was evicted.
     let keys: Vec<String> = hashes.iter().map(|hash| format!("'tests/c/{hash}'")).collect();
     let script = format!(
@@ -299,7 +309,7 @@ fn what_is_evicted_is_a_miss_and_never_other_bytes() {
     for (n, line) in lines.iter().enumerate() {
         match line.strip_prefix("get 0 ") {
             Some(bytes) => {
-                assert!(bytes == hex(&value(n)), "chunk {n} has other bytes");
+                assert!(bytes == hex::encode(value(n)), "chunk {n} has other bytes");
                 found += 1;
             }
             None => assert!(line.starts_with("get -"), "{}", &line[..40]),
@@ -314,7 +324,7 @@ fn what_comes_after_its_lease_is_looked_up_again() {
     let text =
         std::fs::read_to_string(calls.config.path()).unwrap().replace("patience_ms = 3000", "patience_ms = 30000");
     std::fs::write(calls.config.path(), text).unwrap();
-    let (hash, other) = (hex("chunk"), hex("other"));
+    let (hash, other) = (hex::encode("chunk"), hex::encode("other"));
     assert!(calls.make(&["put", &hash, "right", "publish", "m", "x"]).stdout.ends_with("publish 0\n"));
     // The node is asked for the chunk, and answers after its lease, when the chunk is gone and its memory another's.
     calls.mooncake.nodes[0].freeze(true);
@@ -338,7 +348,7 @@ fn what_comes_after_its_lease_is_looked_up_again() {
 #[test]
 fn nodes_join_and_leave() {
     let Some(mut calls) = Calls::start(1, "") else { return };
-    let [first, second] = ["first", "second"].map(hex);
+    let [first, second] = ["first", "second"].map(hex::encode);
     assert!(calls.make(&["put", &first, "one", "publish", "m", "x"]).stdout.ends_with("publish 0\n"));
     calls.mooncake.start_node();
     // The first one says that it leaves.
@@ -349,13 +359,16 @@ fn nodes_join_and_leave() {
     let lines: Vec<&str> = seen.stdout.lines().collect();
     assert_eq!(lines.len(), 7, "{}{}", seen.stdout, seen.stderr);
     assert!(lines[1].starts_with("get -") && lines[2].starts_with("read -"), "what lay there is gone: {lines:?}");
-    assert_eq!(lines[3..], ["put 0", "publish 0", &format!("get 0 {}", hex("two")), &format!("read 0 {}", hex("y"))]);
+    assert_eq!(
+        lines[3..],
+        ["put 0", "publish 0", &format!("get 0 {}", hex::encode("two")), &format!("read 0 {}", hex::encode("y"))]
+    );
 }
 
 #[test]
 fn an_idle_process_is_in_nobodys_way() {
     let Some(calls) = Calls::start(1, "") else { return };
-    let hash = hex("chunk");
+    let hash = hex::encode("chunk");
     assert!(calls.make(&["put", &hash, "bytes", "publish", "m", "x"]).stdout.ends_with("publish 0\n"));
     // A process that has talked to the node, and keeps its connections.
     let mut idle = calls.command(&["get", &hash, "wait"]);

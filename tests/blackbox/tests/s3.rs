@@ -41,7 +41,7 @@ fn content(number: u8) -> Vec<u8> {
 fn chunk(number: u8) -> (Vec<u8>, Vec<u8>, String) {
     let bytes = content(number);
     let hash = xxhash_rust::xxh3::xxh3_64(&bytes).to_be_bytes().to_vec();
-    let key = format!("bucket/p/c/{}", hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    let key = format!("bucket/p/c/{}", hex::encode(&hash));
     (hash, bytes, key)
 }
 
@@ -163,7 +163,7 @@ fn a_damaged_chunk_is_removed_by_a_multi_object_delete_and_stored_again() {
     assert_eq!(server.get(&key), Some(content(12)), "a read removes nothing");
     server.asked();
     // A process that finds it so twice, seconds apart; here at once.
-    let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(&hash);
     let found = calls(&uri(&server), "verify = 'xxh3'\nlimits = { damaged_ms = 0 }", &[], &["get", &hex, "get", &hex]);
     assert_eq!(found.stdout.matches("get -").count(), 2, "{found:?}");
     assert_eq!(server.get(&key), None);
@@ -401,9 +401,9 @@ fn a_server_that_hangs_costs_its_calls_a_patience_and_not_their_deadline() {
     server.spoil("GET /bucket/p/r/", 100, Fault::Hangs);
     // A deadline of a day: whatever waits for it hangs.
     let config = "limits.deadline_ms = 86_400_000\nlimits.patience_ms = 200\nlimits.breaker_failures = 0";
-    let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(hash);
     let made = calls(&uri(&server), config, &[], &["read", "m", "get", &hex]);
-    let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let bytes = hex::encode(bytes);
     let lines: Vec<&str> = made.stdout.lines().collect();
     assert!(lines[1].starts_with("read -") && lines[2] == format!("get 0 {bytes}"), "{}", made.stderr);
 }

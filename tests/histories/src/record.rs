@@ -8,8 +8,9 @@ use std::fmt::{self, Display};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use kv_platform::sync::Mutex;
 
 /// The time in nanoseconds.
 pub fn now() -> u64 {
@@ -109,7 +110,7 @@ impl Recorder {
 
     /// `CLOCK_MONOTONIC` is read under the lock: before what is called, after what was answered.
     fn line(&self, line: impl FnOnce(u64) -> String) {
-        let mut file = self.file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut file = self.file.lock();
         let line = line(now());
         // A recording that cannot be written is none: the runner counts what it finds.
         let _ = file.write_all(line.as_bytes());

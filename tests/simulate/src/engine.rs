@@ -1,10 +1,11 @@
 //! One engine: a process with its handles, saves and a queue, whose threads do what the plan says.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use kv_platform::sync::{Mutex, MutexGuard};
 use kv_store_core::store::Setup;
 use kv_store_core::{BatchOptions, Error, NewChunk, RequestQueue, Save, SaveOutcome, Store};
 
@@ -116,7 +117,7 @@ impl Engine {
 
     fn place(&self, handle: usize) -> MutexGuard<'_, Handle> {
         let place = &self.handles[handle % self.handles.len()];
-        place.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        place.lock()
     }
 
     pub fn handle(&self, handle: usize) -> Handle {

@@ -30,10 +30,10 @@ mod world;
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use arguments::Arguments;
+use kv_platform::sync::Mutex;
 use oracle::Violation;
 use plan::{Less, Plan, Which};
 use report::{Found, Report};
@@ -124,10 +124,6 @@ struct Search {
     running: Vec<(AtomicU64, AtomicU64)>,
 }
 
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 /// Run histories until the time is up, or one breaks a rule.
 fn search(arguments: &Arguments) -> Report {
     let begun = Instant::now();
@@ -152,8 +148,8 @@ fn search(arguments: &Arguments) -> Report {
             search.watch(begun);
         }
     });
-    let mut report = std::mem::take(&mut *lock(&search.report));
-    let first = lock(&search.first).take();
+    let mut report = std::mem::take(&mut *search.report.lock());
+    let first = search.first.lock().take();
     report.found = first.map(|(seed, violation, after)| shortest(seed, arguments.backend, violation, after));
     report
 }
@@ -172,10 +168,10 @@ impl Search {
             since.store(begun.elapsed().as_millis() as u64, Relaxed);
             let history = sim::run(&Plan::of(seed, arguments.backend), &Less::default(), &mut stacks, false);
             since.store(u64::MAX, Relaxed);
-            lock(&self.report).add(seed, &history);
+            self.report.lock().add(seed, &history);
             if let Some(violation) = history.violation {
                 self.over.store(true, Relaxed);
-                lock(&self.first).get_or_insert((seed, violation, begun.elapsed()));
+                self.first.lock().get_or_insert((seed, violation, begun.elapsed()));
             }
         }
     }

@@ -1,8 +1,8 @@
 //! What an engine does by its queue.
 
 use std::collections::BTreeMap;
-use std::sync::MutexGuard;
 
+use kv_platform::sync::MutexGuard;
 use kv_store_core::{Done, Error, ErrorKind, Fetched, Outcomes, Request};
 
 use crate::actions::{deleted, existed, got, put_ended};
@@ -23,7 +23,7 @@ pub struct Queued {
 
 impl Engine {
     pub fn lock_queued(&self) -> MutexGuard<'_, BTreeMap<u64, Queued>> {
-        self.queued.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.queued.lock()
     }
 
     /// Carry out a step that is about the queue.

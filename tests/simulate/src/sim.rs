@@ -1,9 +1,10 @@
 //! One history: its threads, its storage system, its engines, and what befalls them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
 
+use kv_platform::sync::{Mutex, MutexGuard};
 use kv_store_core::config::{Config, Source};
 use kv_store_core::process::{Clock, Random, Spawn};
 use kv_store_core::store::{Parts, Process, Setup};
@@ -54,14 +55,14 @@ const AT_MOST: Moment = 3600 * SECOND;
 
 impl Sim {
     pub fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.world.lock()
     }
 
     /// Count that something of an operation met a fault.
     pub fn cover(&self, operation: u32, fate: Fate) {
         let name = fate.name();
         let action = self.actions.get(&operation).copied().unwrap_or("open, end");
-        let mut covered = self.covered.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut covered = self.covered.lock();
         *covered.entry((action, name)).or_default() += 1;
         if fate != Fate::Well {
             drop(covered);
@@ -72,7 +73,7 @@ impl Sim {
     /// Count that an event came while operations ran.
     fn cover_event(&self, name: &'static str) {
         let running: Vec<u32> = self.world().running.iter().copied().collect();
-        let mut covered = self.covered.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut covered = self.covered.lock();
         for operation in running {
             let action = self.actions.get(&operation).copied().unwrap_or("open, end");
             *covered.entry((action, name)).or_default() += 1;
@@ -83,7 +84,7 @@ impl Sim {
     pub fn say(&self, line: impl FnOnce() -> String) {
         if let Some(trace) = &self.trace {
             let line = format!("{:>14}  {}", ms(self.threads.moment()), line());
-            trace.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(line);
+            trace.lock().push(line);
         }
     }
 
@@ -138,8 +139,8 @@ pub fn run(plan: &Plan, less: &Less, stacks: &mut Stacks, traced: bool) -> Histo
     let violation = world.oracle.violations.first().cloned();
     let operations = world.operations;
     drop(world);
-    let covered = std::mem::take(&mut *sim.covered.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
-    let trace = sim.trace.as_ref().map(|trace| trace.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone());
+    let covered = std::mem::take(&mut *sim.covered.lock());
+    let trace = sim.trace.as_ref().map(|trace| trace.lock().clone());
     let (digest, steps) = (threads.digest(), threads.steps());
     let backend = plan.shape.backend;
     History {

@@ -8,11 +8,12 @@ use std::any::Any;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
+use kv_platform::sync::Mutex;
 use kv_store_core::process::{Job, Place, Time};
 
 use crate::chance::Dice;
@@ -129,12 +130,8 @@ impl Threads {
         Arc::new_cyclic(|own| Threads { state: Mutex::new(state), begun: Instant::now(), own: own.clone() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     pub fn moment(&self) -> Moment {
-        self.lock().now
+        self.state.lock().now
     }
 
     /// The moment of an instant of this time.
@@ -143,28 +140,28 @@ impl Threads {
     }
 
     pub fn digest(&self) -> u64 {
-        let state = self.lock();
+        let state = self.state.lock();
         state.digest ^ state.now
     }
 
     /// When all that is awaited had ended.
     pub fn done(&self) -> Moment {
-        self.lock().done
+        self.state.lock().done
     }
 
     /// Times that a thread went on.
     pub fn steps(&self) -> u64 {
-        self.lock().steps
+        self.state.lock().steps
     }
 
     /// Have the time of the calendar jump.
     pub fn jump_wall(&self, by: i128) {
-        self.lock().wall += by;
+        self.state.lock().wall += by;
     }
 
     /// Start a thread. `awaited`: the history is not over before it is.
     pub fn start(&self, task: Task, awaited: bool, job: Job) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let thread = state.known.len();
         let known = Known { waits: std::ptr::null(), task, ticket: 0, place: None, done: false, awaited };
         state.known.push(known);
@@ -174,36 +171,36 @@ impl Threads {
 
     /// Have something happen at a moment, on no thread: it may not wait.
     pub fn at(&self, moment: Moment, event: impl FnOnce() + Send + 'static) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.due(moment, Due::Event(Box::new(event)));
     }
 
     /// The number of the running thread. None: none runs.
     pub fn current(&self) -> Option<usize> {
-        self.lock().current
+        self.state.lock().current
     }
 
     /// What the running thread works for.
     pub fn task(&self) -> Task {
-        let state = self.lock();
+        let state = self.state.lock();
         state.current.and_then(|current| state.known.get(current)).map_or(Task::default(), |known| known.task)
     }
 
     pub fn set_task(&self, task: Task) -> Task {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(current) = state.current else { return Task::default() };
         std::mem::replace(&mut state.known[current].task, task)
     }
 
     /// Have the running thread wait for so long.
     pub fn pause(&self, long: Moment) {
-        let until = self.lock().now + long;
+        let until = self.state.lock().now + long;
         self.suspend(None, Some(until));
     }
 
     fn suspend(&self, place: Option<Place>, until: Option<Moment>) {
         let waits = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if state.over {
                 drop(state);
                 resume_unwind(Box::new(Over));
@@ -224,7 +221,7 @@ impl Threads {
         };
         // SAFETY: it is that of the running coroutine, which set it when it began and has not ended.
         unsafe { (*waits).suspend(()) };
-        if self.lock().over {
+        if self.state.lock().over {
             resume_unwind(Box::new(Over));
         }
     }
@@ -237,13 +234,13 @@ impl Threads {
         let mut all_done = false;
         loop {
             self.take_spawned(&mut threads, stacks);
-            if !all_done && self.lock().known.iter().all(|known| known.done || !known.awaited) {
+            if !all_done && self.state.lock().known.iter().all(|known| known.done || !known.awaited) {
                 all_done = true;
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 state.done = state.now;
                 end = state.now + after;
             }
-            if let Some(panic) = self.lock().panic.take() {
+            if let Some(panic) = self.state.lock().panic.take() {
                 ended = Ended::Panicked(panic);
                 break;
             }
@@ -267,18 +264,18 @@ impl Threads {
     }
 
     fn take_spawned(&self, threads: &mut BTreeMap<usize, Thread>, stacks: &mut Stacks) {
-        let spawned = std::mem::take(&mut self.lock().spawned);
+        let spawned = std::mem::take(&mut self.state.lock().spawned);
         for (number, job) in spawned {
             let own = self.own.upgrade().expect("it runs");
             let stack = stacks.0.pop().unwrap_or_else(|| DefaultStack::new(STACK_BYTES).expect("memory for a stack"));
             let thread = Thread::with_stack(stack, move |waits: &Waits, ()| {
-                own.lock().known[number].waits = std::ptr::from_ref(waits);
+                own.state.lock().known[number].waits = std::ptr::from_ref(waits);
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(job))
                     && !panic.is::<Over>()
                 {
-                    own.lock().panic.get_or_insert(text_of(&*panic));
+                    own.state.lock().panic.get_or_insert(text_of(&*panic));
                 }
-                own.lock().known[number].done = true;
+                own.state.lock().known[number].done = true;
             });
             threads.insert(number, thread);
         }
@@ -286,9 +283,9 @@ impl Threads {
 
     fn step(&self, threads: &mut BTreeMap<usize, Thread>, number: usize, stacks: &mut Stacks) {
         let Some(thread) = threads.get_mut(&number) else { return };
-        self.lock().current = Some(number);
+        self.state.lock().current = Some(number);
         let result = thread.resume(());
-        self.lock().current = None;
+        self.state.lock().current = None;
         if let CoroutineResult::Return(()) = result
             && let Some(thread) = threads.remove(&number)
         {
@@ -297,7 +294,7 @@ impl Threads {
     }
 
     fn next(&self, end: Moment) -> Next {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if !state.ready.is_empty() {
                 let len = state.ready.len();
@@ -327,7 +324,7 @@ impl Threads {
     /// Unwind the threads that wait for work. Where one of those that are awaited has not ended, what others do may be borrowed from it:
     /// they stay as they are.
     fn end(&self, mut threads: BTreeMap<usize, Thread>, stacks: &mut Stacks, done: bool) {
-        self.lock().over = true;
+        self.state.lock().over = true;
         if !done {
             threads.into_values().for_each(std::mem::forget);
             return;
@@ -335,9 +332,9 @@ impl Threads {
         while let Some(number) = threads.keys().next().copied() {
             self.step(&mut threads, number, stacks);
             // A job may hand others over while it ends.
-            self.lock().spawned.clear();
+            self.state.lock().spawned.clear();
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.due.clear();
         state.timers.clear();
     }
@@ -371,11 +368,11 @@ impl State {
 
 impl Time for Threads {
     fn now(&self) -> Instant {
-        self.begun + Duration::from_nanos(self.lock().now)
+        self.begun + Duration::from_nanos(self.state.lock().now)
     }
 
     fn wall(&self) -> SystemTime {
-        let state = self.lock();
+        let state = self.state.lock();
         let nanoseconds = EPOCH.as_nanos() as i128 + i128::from(state.now) + state.wall;
         UNIX_EPOCH + Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0))
     }
@@ -390,12 +387,12 @@ impl Time for Threads {
 
     fn wait_for_lock(&self, _: Place) {
         // Nobody tells when a lock is given back.
-        let long = self.lock().dice.within(10 * MICROSECOND, MILLISECOND);
+        let long = self.state.lock().dice.within(10 * MICROSECOND, MILLISECOND);
         self.pause(long);
     }
 
     fn notify(&self, place: Place, all: bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(waiting) = state.waiting.get(&place).filter(|waiting| !waiting.is_empty()) else { return };
         let woken = match all {
             true => waiting.clone(),
@@ -417,7 +414,7 @@ impl Time for Threads {
             own.set_task(former);
             if let Err(panic) = outcome {
                 if !panic.is::<Over>() {
-                    own.lock().panic.get_or_insert(text_of(&*panic));
+                    own.state.lock().panic.get_or_insert(text_of(&*panic));
                 }
                 resume_unwind(panic);
             }

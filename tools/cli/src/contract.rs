@@ -7,5 +7,5 @@ pub const NAME: &str = "kv-store:backend@1.0.0-rc";
 
 /// SHA-256 of its text in hex: prose and declarations.
 pub fn sha256() -> String {
-    Sha256::digest(crate::sdk::contract()).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest(crate::sdk::contract()))
 }

@@ -3,7 +3,8 @@
 //! The signals are taken by a thread of their own, which can do more than a handler may.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+
+use kv_platform::sync::{Mutex, MutexGuard};
 
 /// What is said and removed when the command is interrupted. None: it is over.
 static UNDER_WAY: Mutex<Option<UnderWay>> = Mutex::new(None);
@@ -65,6 +66,6 @@ impl Drop for Guard {
     }
 }
 
-fn lock() -> std::sync::MutexGuard<'static, Option<UnderWay>> {
-    UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> MutexGuard<'static, Option<UnderWay>> {
+    UNDER_WAY.lock()
 }

@@ -135,7 +135,7 @@ pub fn put(arguments: &PutArguments) -> Outcome {
     let hash = given.unwrap_or_else(|| xxhash_rust::xxh3::xxh3_64(&bytes).to_le_bytes().to_vec());
     let put = store.put_chunk(&hash, &bytes).map_err(Failure::of("put", uri))?;
     store.flush().map_err(Failure::of("put", uri))?;
-    let hash = show::hex(&hash);
+    let hash = hex::encode(&hash);
     if arguments.json {
         let existed = put == Put::Existed;
         show::json(&json!({ "uri": uri, "hash": hash, "bytes": bytes.len(), "existed": existed }));
@@ -166,7 +166,7 @@ pub fn rm(arguments: &RmArguments) -> Outcome {
             let was_there = there.iter().any(|presence| !matches!(presence, Ok(Presence::Absent)));
             let outcomes = store.delete_many(&[hash]).map_err(failed())?;
             outcomes.into_iter().collect::<Result<(), _>>().map_err(failed())?;
-            (was_there, json!({ "uri": uri, "hash": show::hex(hash), "removed": was_there }))
+            (was_there, json!({ "uri": uri, "hash": hex::encode(hash), "removed": was_there }))
         }
     };
     if !was_there {
@@ -188,7 +188,7 @@ impl std::fmt::Display for Wanted {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Wanted::Manifest(name) => write!(formatter, "manifest {name:?}"),
-            Wanted::Chunk(hash) => write!(formatter, "chunk {}", show::hex(hash)),
+            Wanted::Chunk(hash) => write!(formatter, "chunk {}", hex::encode(hash)),
         }
     }
 }

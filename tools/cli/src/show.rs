@@ -1,6 +1,5 @@
 //! What people and machines read: progress on a terminal, sizes, one JSON object on standard output.
 
-use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -158,23 +157,9 @@ impl<'a> Unfinished<'a> {
     }
 }
 
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 /// The bytes that hex digits stand for.
 pub fn from_hex(text: &str) -> Result<Vec<u8>, String> {
-    let digit = |c: u8| (c as char).to_digit(16).map(|digit| digit as u8);
-    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
-        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-        _ => None,
-    });
-    pairs
-        .collect::<Option<Vec<u8>>>()
-        .ok_or_else(|| format!("{text:?} is not bytes in hex: write two digits for each byte"))
+    hex::decode(text).map_err(|_| format!("{text:?} is not bytes in hex: write two digits for each byte"))
 }
 
 #[cfg(test)]
@@ -207,7 +192,7 @@ mod tests {
 
     #[test]
     fn hex_goes_both_ways_and_nonsense_is_refused() {
-        assert_eq!(from_hex(&hex(b"\0\xff/a")).unwrap(), b"\0\xff/a");
+        assert_eq!(from_hex(&hex::encode(b"\0\xff/a")).unwrap(), b"\0\xff/a");
         for text in ["a", "zz", "é", "aé", " a"] {
             assert!(from_hex(text).is_err(), "{text}");
         }

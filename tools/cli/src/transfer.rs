@@ -150,7 +150,7 @@ pub fn save(arguments: &SaveArguments) -> Outcome {
                 Put::Existed => saved.existed += 1,
                 Put::New => saved.new_bytes += piece.len() as u64,
             }
-            chunks.push(show::hex(key));
+            chunks.push(hex::encode(key));
             saved.bytes += piece.len() as u64;
         }
         bar.set_position(saved.bytes);
@@ -322,7 +322,7 @@ fn fetch(store: &Store, uri: &str, keys: &[[u8; 8]], pieces: &mut [Vec<u8>]) -> 
     let outcomes = store.get_many(&mut items, &options).map_err(Failure::of("restore", uri))?;
     let failed = Failure::of("restore", uri);
     for ((key, outcome), len) in keys.iter().zip(outcomes).zip(lens) {
-        let shown = show::hex(key);
+        let shown = hex::encode(key);
         match outcome.map_err(|error| failed(format!("chunk {shown}: {error}")))? {
             Some(Fetched::Placed(found)) if found == len => {}
             None => {
@@ -396,7 +396,7 @@ mod tests {
             bytes: 5,
             chunk_bytes: 4,
             xxh3_128: format!("{:032x}", XxHash3_128::oneshot(b"hello")),
-            chunks: [&b"hell"[..], b"o"].map(|piece| show::hex(&XxHash3_64::oneshot(piece).to_le_bytes())).to_vec(),
+            chunks: [&b"hell"[..], b"o"].map(|piece| hex::encode(XxHash3_64::oneshot(piece).to_le_bytes())).to_vec(),
         };
         let text = r#"{"format":"kv-store file","version":1,"bytes":5,"chunk_bytes":4,"xxh3_128":"b5e9c1ad071b3e7fc779cfaa5e523818","chunks":["d186ff547927e7e1","2b01ed725cb645f4"]}"#;
         assert_eq!(serde_json::to_string(&manifest).unwrap(), text);

@@ -10,7 +10,8 @@ mod soak;
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Mutex;
+
+use kv_platform::sync::Mutex;
 
 pub use abi::{Handle, Library};
 pub use cases::{CASES, KILLED, PAIRS, RESTARTS};
@@ -195,7 +196,7 @@ impl<'a> Subject<'a> {
             Place::Fresh(_) => name.to_owned(),
             Place::Given { salt, .. } => {
                 let name = format!("{name}~{salt:016x}");
-                self.names.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(name.clone());
+                self.names.lock().insert(name.clone());
                 name
             }
         }
@@ -203,7 +204,7 @@ impl<'a> Subject<'a> {
 
     /// Remove the manifests that the case has made in a store that was given.
     pub fn clean(&self) {
-        let names = std::mem::take(&mut *self.names.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        let names = std::mem::take(&mut *self.names.lock());
         if names.is_empty() {
             return;
         }

@@ -176,5 +176,5 @@ fn unpack(release: &Release, folder: &Path) -> Result<PathBuf> {
 /// The SHA-256 of a file, in hex.
 pub fn digest(path: &Path) -> Result<String> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex::encode(Sha256::digest(bytes)))
 }

@@ -58,7 +58,7 @@ pub fn wrapper(place: &Place) -> Result<Option<PathBuf>> {
     for (file, _) in PARTS {
         digest.update(std::fs::read(of_the_system(file)?)?);
     }
-    let digest: String = digest.finalize().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex::encode(digest.finalize().get(..4).unwrap_or_default());
     make(&sources, &place.work().join(format!("glibc-{LEAST}-{digest}"))).map(Some)
 }
 

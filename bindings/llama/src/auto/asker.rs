@@ -4,12 +4,13 @@
 //! and after a failure the store is left alone for a while: so a store that is down or frozen costs one wait, and then nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use kv_platform::signals::with_signals_blocked;
+use kv_platform::sync::{Mutex, MutexGuard};
 
 use super::rates::Pause;
 use crate::log;
@@ -37,7 +38,7 @@ impl Asker {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock()
     }
 
     /// Ask, and wait no longer than `patience`. `None`: not asked, failed, or no answer in time.

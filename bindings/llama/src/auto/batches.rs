@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kv_platform::sync::{Mutex, MutexGuard};
 
 use super::batch::{Batch, Entry};
 use super::compute::FATAL;
@@ -16,7 +17,7 @@ use crate::engine::{Context, Token};
 static BATCHES: Mutex<Option<HashMap<usize, Batch>>> = Mutex::new(None);
 
 fn batches() -> MutexGuard<'static, Option<HashMap<usize, Batch>>> {
-    BATCHES.lock().unwrap_or_else(PoisonError::into_inner)
+    BATCHES.lock()
 }
 
 fn in_batch(batch: BatchExt, change: impl FnOnce(&mut Batch)) {

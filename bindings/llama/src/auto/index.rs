@@ -76,13 +76,9 @@ pub fn hash(tokens: &[Token]) -> Hash {
     hashes(tokens, [tokens.len()]).pop().unwrap_or_default()
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn name(kind: &str, key: &[u8; 32], tokens: usize, hash: &Hash) -> String {
     let key = key.get(..16).unwrap_or_default();
-    format!("{kind}@{}-{tokens}-{}", hex(key), hex(hash))
+    format!("{kind}@{}-{tokens}-{}", hex::encode(key), hex::encode(hash))
 }
 
 /// The manifest of the state of these tokens.
@@ -146,7 +142,7 @@ mod tests {
         let key = std::array::from_fn(|n| n as u8);
         let tokens: Vec<Token> = (0..300).collect();
         let found = hashes(&tokens, [256, 300]);
-        assert_eq!(hex(&found[0]), "c27a3ed81d535ff0d12ba3ba3964c7ed");
+        assert_eq!(hex::encode(found[0]), "c27a3ed81d535ff0d12ba3ba3964c7ed");
         assert_eq!(
             state_name(&key, 300, &found[1]),
             "llama-prefix@000102030405060708090a0b0c0d0e0f-300-593fc0c02590b7909c65cca78bf608b0"
@@ -163,7 +159,7 @@ mod tests {
         let entries = [IndexedState { tokens: 300, hash: [7; 16] }, IndexedState { tokens: 256, hash: [9; 16] }];
         let bytes = encode(&entries);
         assert_eq!(
-            hex(&bytes),
+            hex::encode(&bytes),
             "6b766c696e64657801000000020000002c0100000707070707070707070707070707070700010000090909090909090909090909090909095aa2df5d2ca45c3eabe5a07bdc2a081c"
         );
         assert_eq!(decode(&bytes).unwrap(), entries);

@@ -1,7 +1,9 @@
 //! The store of the automatic cache: the key of a context's states, questions, and states that are stored while the program goes on.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use kv_platform::sync::Mutex;
 
 use super::asker::Asker;
 use super::index::{self, IndexedState};
@@ -105,7 +107,7 @@ impl Kept {
         let stored = states.store(&copied);
         let written = stored.as_ref().map_or(0, |stored| stored.new_bytes);
         // A failure has written something, too: what, is not known.
-        credit.lock().unwrap_or_else(PoisonError::into_inner).written(written);
+        credit.lock().written(written);
         stored?;
         let entry = IndexedState { tokens: u32::try_from(tokens.len()).unwrap_or(u32::MAX), hash: index::hash(tokens) };
         let lengths = index::listed(tokens.len(), indexed);

@@ -31,7 +31,9 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+
+use kv_platform::sync::{Mutex, MutexGuard};
 
 use self::context::Tracked;
 use self::policy::{BYTES_A_TOKEN, Credit};
@@ -83,11 +85,7 @@ impl Drop for Inside {
 }
 
 fn contexts() -> MutexGuard<'static, Option<HashMap<usize, Followed>>> {
-    CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn lock(followed: &Followed) -> MutexGuard<'_, Option<Tracked>> {
-    followed.lock().unwrap_or_else(PoisonError::into_inner)
+    CONTEXTS.lock()
 }
 
 /// Work on a context that is followed. One that is not known yet is followed from here on.
@@ -101,7 +99,7 @@ pub unsafe fn with<T>(context: Context, work: impl FnOnce(&mut Tracked) -> T) ->
             // SAFETY: by this function's own condition.
             Arc::new(Mutex::new(unsafe { follow(context) }))
         }));
-        let mut followed = lock(&followed);
+        let mut followed = followed.lock();
         let done = followed.as_mut().map(work);
         if followed.as_ref().is_some_and(Tracked::is_off) {
             *followed = None;
@@ -127,7 +125,7 @@ pub unsafe fn with_memory<T>(memory: llama::Memory, work: impl FnOnce(&mut Track
     let has = |followed: &Followed| {
         // One that another thread works on is not that of this memory's context.
         let followed = followed.try_lock();
-        followed.is_ok_and(|followed| followed.as_ref().is_some_and(|tracked| tracked.memory() == memory))
+        followed.is_some_and(|followed| followed.as_ref().is_some_and(|tracked| tracked.memory() == memory))
     };
     let found = contexts().as_ref().and_then(|all| all.iter().find(|(_, one)| has(one)).map(|(context, _)| *context));
     match found {
@@ -177,7 +175,7 @@ pub unsafe fn adapted(context: Context) {
 pub unsafe fn forget(context: Context) {
     let _inside = Inside::enter();
     let followed = contexts().as_mut().and_then(|all| all.remove(&(context as usize)));
-    if let Some(tracked) = followed.as_ref().and_then(|followed| lock(followed).take()) {
+    if let Some(tracked) = followed.as_ref().and_then(|followed| followed.lock().take()) {
         let mut tracked = tracked;
         tracked.free();
     }

@@ -226,7 +226,7 @@ fn golden_file() {
     let data = Arc::new(Buffer::concat(&[b"chunk"]).unwrap());
     assert!(disk.write(&key, &copies::Copy { data, confirmed: 0x0102_0304_0506_0708 }, || true));
     let file = std::fs::read(path.join("75/000102030405060708090a0b0c0d0e0f-751ccf1c95400518")).unwrap();
-    let hex: String = file.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(file);
     let trailer = "4b564e4541523031000102030405060708090a0b0c0d0e0f751ccf1c954005180807060504030201a1e3670582d218fd";
     assert_eq!(hex, format!("6368756e6b{trailer}"));
 }

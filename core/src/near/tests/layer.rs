@@ -87,7 +87,7 @@ fn what_is_deleted_while_it_is_fetched_is_not_kept() {
     let store = around(&settings(MEMORY, None));
     store.far.chunks().insert(key(b"race"), b"race".to_vec());
     let (near, hash) = (store.near.clone(), key(b"race"));
-    *store.far.during_get.lock().unwrap() = Some(Box::new(move || {
+    *store.far.during_get.lock() = Some(Box::new(move || {
         near.delete(&[hash], &Until::new(&Limits::default())).unwrap();
     }));
     assert_eq!(store.get(&hash).unwrap(), b"race", "it was there when it was asked for");

@@ -8,9 +8,10 @@ mod writer;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use kv_platform::sync::{Mutex, MutexGuard};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::OfProcess;
@@ -44,7 +45,7 @@ struct Far {
 
 impl Far {
     fn chunks(&self) -> MutexGuard<'_, HashMap<ChunkHash, Vec<u8>>> {
-        self.chunks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.chunks.lock()
     }
 
     fn gets(&self) -> usize {
@@ -91,7 +92,7 @@ impl Backend for Far {
     fn get(&self, hashes: &[ChunkHash], targets: &mut [Target<'_>], _: &Until) -> Answers<Option<Got>> {
         let answered = self.begin(&self.gets, hashes.len())?;
         let found: Vec<_> = hashes.iter().take(answered).map(|hash| self.chunks().get(hash).cloned()).collect();
-        let during = self.during_get.lock().unwrap().take();
+        let during = self.during_get.lock().take();
         during.into_iter().for_each(|during| during());
         let mut targets = targets.iter_mut();
         let got = |data: Option<Vec<u8>>| {

@@ -21,10 +21,10 @@ fn held(process: &OfProcess, path: &Path) -> HeldWriter {
     let ((begun, begins), (go, wait)) = (channel(), channel::<()>());
     let (begun, wait) = (Mutex::new(begun), Mutex::new(wait));
     let hold = move || {
-        let _ = begun.lock().unwrap().send(());
-        let _ = wait.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).recv();
+        let _ = begun.lock().send(());
+        let _ = wait.lock().recv();
     };
-    *level.held.lock().unwrap() = Some(Arc::new(hold));
+    *level.held.lock() = Some(Arc::new(hold));
     HeldWriter { store: layer(&Arc::default(), &level, "a store"), begins, go: Some(go) }
 }
 

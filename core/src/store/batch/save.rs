@@ -1,8 +1,10 @@
 //! Explicit saves: each has its own ledger, and ends in a commit.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Instant;
+
+use kv_platform::sync::Mutex;
 
 use super::super::Opened;
 use super::super::open_store::OpenStore;
@@ -51,7 +53,7 @@ pub struct SubmittedPut {
 impl Drop for SubmittedPut {
     fn drop(&mut self) {
         let submitted = &self.save.0.submitted;
-        submitted.lock().1.remove(&self.number);
+        submitted.unfinished.lock().1.remove(&self.number);
         submitted.finished.notify_all();
     }
 }
@@ -61,13 +63,9 @@ impl Submitted {
         Submitted { unfinished: Mutex::default(), finished: Condition::new(clock) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, (u64, BTreeSet<u64>)> {
-        self.unfinished.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     /// Wait for all that were submitted before this moment.
     fn wait(&self) {
-        let mut unfinished = self.lock();
+        let mut unfinished = self.unfinished.lock();
         let mark = unfinished.0;
         while unfinished.1.first().is_some_and(|first| *first <= mark) {
             unfinished = self.finished.wait(&self.unfinished, unfinished);
@@ -109,7 +107,7 @@ impl Save {
     /// Note a put that is about to wait in a queue.
     #[doc(hidden)]
     pub fn submit(&self) -> SubmittedPut {
-        let mut unfinished = self.0.submitted.lock();
+        let mut unfinished = self.0.submitted.unfinished.lock();
         unfinished.0 += 1;
         let number = unfinished.0;
         unfinished.1.insert(number);

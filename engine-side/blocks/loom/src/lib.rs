@@ -4,8 +4,20 @@
 #![cfg(test)]
 
 mod sync {
-    pub(crate) use loom::sync::Mutex;
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
+
+    /// As `kv_platform::sync::Mutex`.
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Mutex(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+            self.0.lock().unwrap()
+        }
+    }
 }
 
 mod key {
@@ -26,10 +38,11 @@ mod shard;
 use kv_blocks::policy::{PolicyKind, S3FifoOptions};
 use kv_blocks::{Key, KeyBuilder, KeyHash, Keys};
 use loom::cell::UnsafeCell;
-use loom::sync::{Arc, Mutex};
+use loom::sync::Arc;
 use loom::thread;
 use pool::Pool;
 use shard::Shard;
+use sync::Mutex;
 
 /// A slab whose slots are cells: loom fails where one is read and written without an order between the two.
 struct Slab {
@@ -111,12 +124,12 @@ fn a_block_that_is_found_stays_while_it_is_given_up() {
             let slab = Arc::new(Slab::new(2));
             let index = Arc::new(Mutex::new(Shard::new(1, 1, policy.build(1, S3FifoOptions::default()))));
             let first = slab.fill(0, 1).unwrap();
-            index.lock().unwrap().insert(key(1), first, false, |slot| slab.pool.is_shared(slot));
+            index.lock().insert(key(1), first, false, |slot| slab.pool.is_shared(slot));
             let reader = {
                 let (slab, index) = (slab.clone(), index.clone());
                 thread::spawn(move || {
                     let found = {
-                        let mut index = index.lock().unwrap();
+                        let mut index = index.lock();
                         let found = index.access(&key(1)).map(|(slot, _)| slot);
                         found.inspect(|slot| slab.pool.retain(*slot))
                     };
@@ -127,7 +140,7 @@ fn a_block_that_is_found_stays_while_it_is_given_up() {
                 })
             };
             let second = slab.fill(0, 2).unwrap();
-            let inserted = index.lock().unwrap().insert(key(2), second, false, |slot| slab.pool.is_shared(slot));
+            let inserted = index.lock().insert(key(2), second, false, |slot| slab.pool.is_shared(slot));
             let gone = inserted.evicted.expect("there is room for one");
             assert_eq!(gone.slot, first);
             slab.pool.release(gone.slot, 0);
@@ -136,7 +149,7 @@ fn a_block_that_is_found_stays_while_it_is_given_up() {
                 slab.pool.release(slot, 0);
             }
             reader.join().unwrap();
-            let left = index.lock().unwrap().clear();
+            let left = index.lock().clear();
             assert_eq!(left, [second]);
             slab.pool.release(second, 0);
             assert_eq!(slab.pool.in_use(), 0);

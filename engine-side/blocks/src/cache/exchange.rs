@@ -38,7 +38,7 @@ impl Inner {
     ) -> Vec<Coming> {
         let (mut coming, mut led) = (Vec::with_capacity(range.len()), Vec::new());
         let now = Instant::now();
-        let mut table = self.flights.lock();
+        let mut table = self.flights.table.lock();
         for index in range {
             let Some(key) = wanted.keys.get(index) else { break };
             if let Some(flight) = table.fetching.get(key) {
@@ -146,7 +146,7 @@ impl Inner {
         self.metrics.count(Count::Damaged, damaged.len());
         self.look_at_damaged(damaged);
         // All at once: who finds no flight of a block finds the block.
-        let mut table = self.flights.lock();
+        let mut table = self.flights.table.lock();
         for (key, flight, block) in &landing {
             if table.end_fetch(key, flight)
                 && let Some(block) = block
@@ -172,7 +172,7 @@ impl Inner {
     pub(super) fn ask(self: &Arc<Self>, op: Op, work: Work, deadline: Instant) -> Option<Arc<Latch<Vec<Outcome>>>> {
         let far = self.far.as_ref()?;
         {
-            let mut table = self.flights.lock();
+            let mut table = self.flights.table.lock();
             if table.asking >= limits::MAX_ASKING {
                 self.metrics.failed(Level::L2, op, ErrorKind::Denied, work.len());
                 return None;
@@ -182,7 +182,7 @@ impl Inner {
         let answered = Arc::new(Latch::default());
         let (inner, latch, begun, asked) = (self.clone(), answered.clone(), self.timer(), work.len());
         far.submit(Request::new(work, deadline, move |_, outcomes| {
-            inner.flights.lock().asking -= 1;
+            inner.flights.table.lock().asking -= 1;
             let mut done = 0;
             for outcome in &outcomes {
                 match outcome {

@@ -5,9 +5,11 @@
 //! answer still fills the near level. A delete takes the flight out of the table, so that its answer fills nothing.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
+
+use kv_platform::sync::{Condvar, Mutex};
 
 use crate::key::Key;
 use crate::slab::Block;
@@ -48,24 +50,20 @@ impl<T> Default for Latch<T> {
 }
 
 impl<T: Clone> Latch<T> {
-    fn lock(&self) -> MutexGuard<'_, Option<T>> {
-        self.value.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     pub fn set(&self, value: T) {
-        *self.lock() = Some(value);
+        *self.value.lock() = Some(value);
         self.set.notify_all();
     }
 
     /// The value, or `None` at the deadline.
     pub fn wait(&self, deadline: Instant) -> Option<T> {
-        let mut value = self.lock();
+        let mut value = self.value.lock();
         while value.is_none() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return None;
             }
-            value = self.set.wait_timeout(value, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            value = self.set.wait_timeout(value, left);
         }
         value.clone()
     }
@@ -112,16 +110,12 @@ impl Table {
 /// Everything that is under way. Its lock is taken before those of the near level, never after.
 #[derive(Default)]
 pub(super) struct Flights {
-    table: Mutex<Table>,
+    pub table: Mutex<Table>,
     /// Deletes that have begun, and those that have ended.
     deletes: AtomicU64,
 }
 
 impl Flights {
-    pub fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     /// Changes when a delete begins, and when it ends. While it stays, and no delete of the key is under way, what was taken out
     /// of the near level since is not deleted.
     pub fn epoch(&self) -> u64 {
@@ -135,7 +129,7 @@ impl Flights {
 
     /// Blocks that are on their way from the far level, and to it.
     pub fn under_way(&self) -> (usize, usize) {
-        let table = self.lock();
+        let table = self.table.lock();
         (table.fetches, table.writing.len())
     }
 }

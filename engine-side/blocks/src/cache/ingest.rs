@@ -90,7 +90,7 @@ impl Inner {
         done: &Arc<Latch<()>>,
         deadline: Instant,
     ) -> Admitted {
-        let mut table = self.flights.lock();
+        let mut table = self.flights.table.lock();
         let near = self.near.as_ref();
         if let Some(writing) = table.writing.get_mut(key) {
             writing.outdated |= writing.block.bytes() != block.bytes();
@@ -148,7 +148,7 @@ impl Inner {
                 if let Some(near) = inner.near.as_ref().filter(|_| ok) {
                     near.note_in_far(key, block);
                 }
-                let writing = inner.flights.lock().writing.remove(key);
+                let writing = inner.flights.table.lock().writing.remove(key);
                 let Some(Writing { outdated, doomed: deleted, .. }) = writing else { continue };
                 let near = inner.near.as_ref().filter(|_| outdated && !deleted).and_then(|near| near.peek(key));
                 match near {

@@ -57,7 +57,7 @@ impl Cache {
         let deadline = Instant::now() + inner.config.l2.time_for(inner.tokens(keys.len()));
 
         let mut writes: Vec<Arc<Latch<()>>> = Vec::new();
-        let mut table = inner.flights.lock();
+        let mut table = inner.flights.table.lock();
         inner.flights.next_epoch();
         for key in keys {
             table.fetching.remove(key);
@@ -81,7 +81,7 @@ impl Cache {
             };
             gone = self.leading(Op::Delete, asked, deadline);
         }
-        let mut table = inner.flights.lock();
+        let mut table = inner.flights.table.lock();
         inner.flights.next_epoch();
         for (index, key) in keys.iter().enumerate() {
             // What was asked for meanwhile may have been answered before the removal.
@@ -107,7 +107,7 @@ impl Cache {
         let inner = &self.inner;
         inner.is_open()?;
         let writes: Vec<Arc<Latch<()>>> =
-            inner.flights.lock().writing.values().map(|writing| writing.done.clone()).collect();
+            inner.flights.table.lock().writing.values().map(|writing| writing.done.clone()).collect();
         let deadline = Instant::now() + inner.config.l2.time_for(inner.tokens(writes.len()));
         if writes.iter().all(|write| write.wait(deadline).is_some()) {
             return Ok(());

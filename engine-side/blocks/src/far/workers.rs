@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kv_platform::signals;
+use kv_platform::sync::{Condvar, Mutex};
 
 use super::{DamagedItem, Far, Features, GetItem, Outcome, PutItem, Request, Work};
 use crate::error::{Error, ErrorKind, Result};
@@ -55,12 +56,6 @@ struct State {
     closed: bool,
 }
 
-impl<B> Shared<B> {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
 impl<B: Blocking> Workers<B> {
     /// Start so many threads, at least one.
     pub fn start(backend: B, threads: usize) -> Result<Self> {
@@ -85,7 +80,7 @@ impl<B: Blocking> Far for Workers<B> {
     }
 
     fn submit(&self, request: Request) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if state.closed || state.waiting.len() >= limits::MAX_WAITING {
             drop(state);
             request.fail(ErrorKind::Denied);
@@ -99,7 +94,7 @@ impl<B: Blocking> Far for Workers<B> {
 
 impl<B: Blocking> Drop for Workers<B> {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.closed = true;
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
@@ -111,7 +106,7 @@ impl<B: Blocking> Drop for Workers<B> {
 
 fn serve<B: Blocking>(shared: &Shared<B>) {
     loop {
-        let mut state = shared.lock();
+        let mut state = shared.state.lock();
         let request = loop {
             if let Some(request) = state.waiting.pop_front() {
                 break request;
@@ -119,7 +114,7 @@ fn serve<B: Blocking>(shared: &Shared<B>) {
             if state.closed {
                 return;
             }
-            state = shared.work.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = shared.work.wait(state);
         };
         drop(state);
         // A panic ends one request, not the thread.

@@ -175,7 +175,7 @@ mod tests {
         // All lengths to 1,024, as one hash.
         let mut all = Sha256::new();
         (0..=1024).for_each(|len| all.update(farm128(&bytes[..len]).to_be_bytes()));
-        let all: String = all.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let all = hex::encode(all.finalize());
         assert_eq!(all, "d17be5ad359dfea1ff8409746b65d252d992ea578fc8ae383dfac2982b07ac6a");
     }
 }

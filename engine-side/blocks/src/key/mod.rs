@@ -63,7 +63,7 @@ impl Key {
 
 impl fmt::Debug for Key {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(to, "{byte:02x}"))
+        to.write_str(&hex::encode(self.0))
     }
 }
 

@@ -56,7 +56,7 @@ fn golden_keys() {
             let keys = Keys::for_scope(builder, hash, std::array::from_fn(|n| n as u8), block);
             let [_, key] = keys.of(&[], &tokens)[..] else { panic!("two blocks") };
             assert_eq!(shown(&key, hex.len() / 2), hex, "{builder:?} {hash:?}, {block} tokens");
-            let far: String = keys.far(&key).iter().map(|byte| format!("{byte:02x}")).collect();
+            let far = hex::encode(keys.far(&key));
             assert_eq!(far, format!("000102030405060708090a0b0c0d0e0f{hex}"), "{builder:?} {hash:?}");
         }
     }

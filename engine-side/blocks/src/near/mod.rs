@@ -2,11 +2,12 @@
 
 mod shard;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use crate::key::Key;
 use crate::policy::{PolicyKind, S3FifoOptions};
 use crate::slab::{Block, Pinned, Slab};
+use kv_platform::sync::{Mutex, MutexGuard};
 use shard::{Gone, Inserted, Shard};
 
 /// The most shards.
@@ -52,7 +53,7 @@ impl Near {
 
     #[allow(clippy::indexing_slicing, reason = "the remainder is below the number of shards, which is not 0")]
     fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[key.spread() % self.shards.len()])
+        self.shards[key.spread() % self.shards.len()].lock()
     }
 
     /// The block of a key, and whether this was its hot access.
@@ -109,7 +110,7 @@ impl Near {
         let pinned = |slot| self.slab.is_shared(slot);
         // The guard is gone before the next shard is locked.
         let own = self.shard(key).evict(pinned);
-        let gone = own.or_else(|| self.shards.iter().find_map(|shard| lock(shard).evict(pinned)))?;
+        let gone = own.or_else(|| self.shards.iter().find_map(|shard| shard.lock().evict(pinned)))?;
         Some(self.left(gone))
     }
 
@@ -122,7 +123,7 @@ impl Near {
     /// Remove all blocks.
     pub fn clear(&self) {
         for shard in &self.shards {
-            let slots = lock(shard).clear();
+            let slots = shard.lock().clear();
             // SAFETY: the counts were the index's, which has given them up.
             slots.into_iter().for_each(|slot| drop(unsafe { self.slab.pinned(slot) }));
         }
@@ -135,12 +136,8 @@ impl Near {
 
     /// Blocks that are there.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).len()).sum()
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
-}
-
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Drop for Near {

@@ -36,7 +36,7 @@ impl Pool {
     }
 
     fn take_freed(&self, list: usize) -> Option<u32> {
-        self.freed.get(list % LISTS)?.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop()
+        self.freed.get(list % LISTS)?.lock().pop()
     }
 
     fn take_fresh(&self) -> Option<u32> {
@@ -59,7 +59,7 @@ impl Pool {
         if count.fetch_sub(1, Ordering::AcqRel) == 1
             && let Some(list) = self.freed.get(near % LISTS)
         {
-            list.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(slot);
+            list.lock().push(slot);
         }
     }
 
@@ -70,8 +70,7 @@ impl Pool {
 
     /// Slots that are in use.
     pub fn in_use(&self) -> usize {
-        let freed: usize =
-            self.freed.iter().map(|list| list.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).len()).sum();
+        let freed: usize = self.freed.iter().map(|list| list.lock().len()).sum();
         (self.fresh.load(Ordering::Relaxed) as usize).saturating_sub(freed)
     }
 }

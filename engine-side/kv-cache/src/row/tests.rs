@@ -72,7 +72,7 @@ fn golden_row() {
     let tokens = [1, 2, 0x0102_0304];
     let mut file = row(&tokens).layout_by("kv-cache/0.2.0").seal(Crc::of(b"state"));
     file.extend(b"state");
-    assert_eq!(file.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), FILE);
+    assert_eq!(hex::encode(&file), FILE);
     let read = parse(&file, file.len() as u64).unwrap();
     assert_eq!((read.software.as_str(), read.sealed), ("kv-cache/0.2.0", true));
     // Numbers that a row has one of at a time.
@@ -95,7 +95,7 @@ fn golden_row_with_a_descriptor() {
     let described = NewRow { descriptor, ..row(&[1, 2, 0x0102_0304]) };
     let mut file = described.layout_by("kv-cache/0.3.0").seal(Crc::of(b"state"));
     file.extend(b"state");
-    assert_eq!(file.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), FILE);
+    assert_eq!(hex::encode(&file), FILE);
     let read = parse(&file, file.len() as u64).unwrap();
     assert_eq!((read.descriptor, read.sealed), (descriptor, true));
     let described = NewRow { descriptor, ..row(&[1, 2, 3]) };

@@ -10,9 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 
 use kv_platform::signals::without_signal;
+use kv_platform::sync::Mutex;
 use rustix::fs::{self, AtFlags, Dir as DirStream, FlockOperation, Mode, OFlags};
 
 use crate::descriptor::DIGEST_BYTES;
@@ -255,13 +255,13 @@ impl Directory {
 
     /// A row has its name now, which a power cut may take.
     pub fn has_new_name(&self) {
-        *self.unsynced.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.unsynced.lock() = true;
     }
 
     /// Make the names of all rows last. False where nothing had to be done.
     pub fn sync_names(&self) -> io::Result<bool> {
         // Who comes meanwhile waits: the names that it asks for may be those that are being synchronised.
-        let mut unsynced = self.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unsynced = self.unsynced.lock();
         if !std::mem::take(&mut *unsynced) {
             return Ok(false);
         }

@@ -1,7 +1,8 @@
 //! A row as the index knows it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use kv_platform::sync::Mutex;
 
 use crate::key::Key;
 use crate::payload::Memory;
@@ -84,14 +85,14 @@ impl Row {
 
     pub fn memory(&self) -> Option<Memory> {
         match &self.body {
-            Body::Memory(bytes) => bytes.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            Body::Memory(bytes) => bytes.lock().clone(),
             Body::File { .. } => None,
         }
     }
 
     pub fn drop_memory(&self) {
         if let Body::Memory(bytes) = &self.body {
-            bytes.lock().unwrap_or_else(PoisonError::into_inner).take();
+            bytes.lock().take();
         }
     }
 }

@@ -21,8 +21,8 @@ mod writer;
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -37,6 +37,7 @@ use directory::row_name;
 pub(crate) use directory::{Directory, Found, Name};
 use entry::{Body, Row};
 pub use gc::Gc;
+use kv_platform::sync::{Mutex, MutexGuard};
 pub(crate) use load::{Bytes, as_uninit};
 pub(crate) use pinned::Pinned;
 pub use publish::Step;
@@ -117,7 +118,7 @@ impl Tier {
 
     fn writer(&self) -> MutexGuard<'_, Writer> {
         // Each change of the account is complete before anything that could panic.
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writer.lock()
     }
 
     fn scan(&self) -> Result<()> {

@@ -1,8 +1,8 @@
 //! What a directory has when a cache opens it. Headers and sections are read and checked, no payload.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use kv_platform::sync::Mutex;
 
 use super::directory::{Directory, Found, Name, Unread};
 use crate::key::Key;
@@ -48,7 +48,7 @@ impl Directory {
                     Err(Unread::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => continue,
                     Err(unread) => unread.into(),
                 };
-                let mut each = each.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut each = each.lock();
                 each(name, seen);
             }
         };

@@ -6,7 +6,8 @@
 //! adopts it; the first, if it comes back, publishes nothing and begins anew.
 
 use std::io;
-use std::sync::Mutex;
+
+use kv_platform::sync::Mutex;
 
 use super::directory::{Directory, row_name};
 use super::entry::{Body, Row};

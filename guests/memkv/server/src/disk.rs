@@ -109,7 +109,7 @@ impl Disk {
     }
 
     fn path(&self, name: &[u8]) -> PathBuf {
-        let digest = hex(&Sha256::digest(name));
+        let digest = hex::encode(Sha256::digest(name));
         let folder = digest.get(..2).unwrap_or_default();
         self.root.join("objects").join(folder).join(&digest)
     }
@@ -242,10 +242,6 @@ fn short(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(u16::from_le_bytes(*len).into())
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,7 +278,7 @@ mod tests {
     }
 
     fn file_of(root: &Path, name: &Name) -> PathBuf {
-        let digest = hex(&Sha256::digest(name));
+        let digest = hex::encode(Sha256::digest(name));
         root.join("objects").join(&digest[..2]).join(digest)
     }
 
@@ -309,7 +305,7 @@ mod tests {
                 "4d4b5646494c45312aecdc4f81d300f6050001026e7301000000000101010101",
             ),
         ] {
-            assert_eq!(hex(&fs::read(folder.path().join(path)).unwrap()), expected, "{path}");
+            assert_eq!(hex::encode(fs::read(folder.path().join(path)).unwrap()), expected, "{path}");
         }
         let mut top: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         top.sort();

@@ -3,7 +3,7 @@
 //! A share grows as bytes come. One share at a time may grow past the bound, to the size of its frame, so that frames
 //! which each have a part of what they need do not wait for each other: together they hold the bound and one frame.
 
-use crate::os::{Condvar, Instant, Mutex, MutexGuard};
+use crate::os::{Condvar, Instant, Mutex};
 
 /// What a frame may hold, or its names may take, without a share: however much others receive, this gets through.
 pub const SMALL_BYTES: u64 = 64 << 10;
@@ -38,10 +38,6 @@ impl Inflight {
     pub fn share(&self) -> Share<'_> {
         Share { of: self, bytes: 0, overdrawn: false }
     }
-
-    fn lock(&self) -> MutexGuard<'_, InflightState> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
 }
 
 impl Share<'_> {
@@ -51,7 +47,7 @@ impl Share<'_> {
 
     /// Whether another share cannot grow now.
     pub fn is_wanted(&self) -> bool {
-        self.of.lock().waiting > 0
+        self.of.state.lock().waiting > 0
     }
 
     /// Wait until there is room for so many bytes more. False: not in time.
@@ -59,7 +55,7 @@ impl Share<'_> {
         if bytes == 0 {
             return true;
         }
-        let mut state = self.of.lock();
+        let mut state = self.of.state.lock();
         while !self.overdrawn && state.used.saturating_add(bytes) > self.of.bound {
             if !state.overdrawn {
                 state.overdrawn = true;
@@ -68,7 +64,7 @@ impl Share<'_> {
             }
             let Some(left) = deadline.checked_duration_since(Instant::now()) else { return false };
             state.waiting += 1;
-            state = self.of.freed.wait_timeout(state, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            state = self.of.freed.wait_timeout(state, left);
             state.waiting -= 1;
         }
         state.used = state.used.saturating_add(bytes);
@@ -82,7 +78,7 @@ impl Drop for Share<'_> {
         if self.bytes == 0 {
             return;
         }
-        let mut state = self.of.lock();
+        let mut state = self.of.state.lock();
         state.used = state.used.saturating_sub(self.bytes);
         if self.overdrawn {
             state.overdrawn = false;
@@ -112,7 +108,7 @@ mod tests {
             drop(large);
             assert!(waiting.join().unwrap());
         });
-        assert_eq!(inflight.lock().used, 0);
+        assert_eq!(inflight.state.lock().used, 0);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! `tests/simulate` can run the same sources over a system of its own.
 
 pub use std::net::{Shutdown, TcpStream};
-pub use std::sync::{Condvar, Mutex, MutexGuard};
 pub use std::time::Instant;
 
 pub use getrandom::fill;
+pub use kv_platform::sync::{Condvar, Mutex, MutexGuard};

@@ -117,7 +117,7 @@ impl Server {
     }
 
     fn clients(&self) -> MutexGuard<'_, Clients> {
-        self.clients.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.clients.lock()
     }
 
     /// A client has shown that it has the key. False: there is no place for it.
@@ -152,7 +152,7 @@ impl Server {
 
     /// Say why a client was refused; not all of it in a flood. The metrics count all.
     pub fn say_refused(&self, why: impl std::fmt::Display) {
-        let mut last = self.refused.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut last = self.refused.lock();
         if last.is_none_or(|last| last.elapsed() >= SAY_REFUSED) {
             *last = Some(Instant::now());
             crate::say(format_args!("refused a client: {why}"));

@@ -56,18 +56,18 @@ impl Sessions {
         // It reads no more. Fails where the client has gone.
         let _ = session.stream.shutdown(Shutdown::Both);
         while state.running {
-            state = session.done.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = session.done.wait(state);
         }
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Of>>> {
-        self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.open.lock()
     }
 }
 
 impl Of {
     fn state(&self) -> MutexGuard<'_, SessionState> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock()
     }
 }
 

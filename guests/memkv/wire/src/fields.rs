@@ -263,7 +263,6 @@ mod tests {
     /// are in `tests/document.rs`.
     #[test]
     fn golden_fields() {
-        let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let (chunk, manifest) = (Kind::Chunk, Kind::Manifest);
         let nonce = "ab".repeat(32);
         let listed = Listed { key: b"k".to_vec(), size: 5, stored: 6, used: 0x0102_0304_0506_0708 };
@@ -313,13 +312,12 @@ mod tests {
                 (1..4).map(|n| format!("0{n}00000000000000")).collect::<String>() + "01",
             ),
         ] {
-            assert_eq!(hex(fields), expected);
+            assert_eq!(hex::encode(fields), expected);
         }
     }
     /// What version 2 has more, as a server or client of another release has it. Made by Python's struct, not with this code.
     #[test]
     fn golden_fields_of_version_2() {
-        let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let (nonce, session) = ("ab".repeat(32), "cd".repeat(16));
         let connect = |replaces| Connect { nonce: [0xab; 32], namespace: "ns", replaces };
         let connected = Connected {
@@ -342,7 +340,7 @@ mod tests {
             (Commit { chunks: vec![b"c1", b"k"] }.encode(), "02000000".to_owned() + "02006331" + "01006b"),
             (Delete { kind: Kind::Manifest, end, key: b"k" }.encode(Two), "02060500000000000001006b".to_owned()),
         ] {
-            assert_eq!(hex(fields), expected);
+            assert_eq!(hex::encode(fields), expected);
         }
     }
 }

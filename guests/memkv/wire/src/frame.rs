@@ -244,7 +244,7 @@ mod tests {
     fn golden_header() {
         let mut header = Header::answer(Op::Get, Status::Full, 0x0102, 0x0304, 0x0506);
         header.sequence = 0x0708;
-        let hex = |header: Header| header.encode().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let hex = |header: Header| hex::encode(header.encode());
         assert_eq!(hex(header), "4d4b564601a110000403000002010000".to_owned() + "06050000000000000807000000000000");
         header.version = Version::Two;
         assert_eq!(hex(header), "4d4b564602a110000403000002010000".to_owned() + "06050000000000000807000000000000");

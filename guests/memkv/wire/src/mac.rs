@@ -132,7 +132,7 @@ mod tests {
         let mut key = [0; 32];
         key[..4].copy_from_slice(b"Jefe");
         let tag = Key::new(key).tag(&[b"what do ya want ", b"for nothing?"]);
-        let hex: String = tag.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = hex::encode(tag.0);
         assert_eq!(hex, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
     }
 

@@ -119,9 +119,8 @@ fn the_document_shows_the_bytes_that_are_sent() {
             hex.extend(bytes.chars().filter(|c| !c.is_whitespace()));
         }
     }
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let both = conversation().into_iter().chain(conversation_of_version_2());
-    let made: Vec<_> = both.map(|(name, bytes)| (name.to_owned(), hex(&bytes))).collect();
+    let made: Vec<_> = both.map(|(name, bytes)| (name.to_owned(), hex::encode(&bytes))).collect();
     assert_eq!(shown, made);
 }
 
@@ -131,7 +130,7 @@ fn the_document_shows_the_keys_that_are_derived() {
     let (key, ours, theirs) = (Key::new(counting(0)), counting(0x20), counting(0x40));
     let keys = SessionKeys::derive(&key, &ours, &theirs);
     for key in [key.connect(), key.connected(&ours), key.refusal(), keys.client, keys.server] {
-        let hex: String = key.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = hex::encode(key.bytes());
         assert!(document.contains(&hex), "{hex}");
     }
 }

@@ -2,8 +2,10 @@
 //! next to the same server if there is one.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+
+use kv_platform::sync::Mutex;
 
 use super::exchange::{BrokenExchange, exchange};
 use super::{Answer, Plan, Quota};
@@ -44,10 +46,6 @@ pub(super) struct Lanes<'a> {
     open: AtomicUsize,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 impl<'a> Lanes<'a> {
     pub(super) fn new(
         access: &'a Arc<Access>,
@@ -62,11 +60,11 @@ impl<'a> Lanes<'a> {
 
     /// Make all requests, on so many connections at once at most.
     pub(super) async fn run(self, most: u64) -> Vec<(Task<'a>, ExchangeOutcome)> {
-        let count = lock(&self.queue).tasks.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+        let count = self.queue.lock().tasks.len().min(usize::try_from(most).unwrap_or(usize::MAX));
         self.open.store(count, Relaxed);
         all((0..count).map(|_| self.lane())).await;
-        let mut done = self.done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let rest = self.queue.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut done = self.done.into_inner();
+        let rest = self.queue.into_inner();
         done.extend(rest.tasks.into_iter().map(|task| (task, Err(self.access.no_connection_left()))));
         done
     }
@@ -80,10 +78,10 @@ impl<'a> Lanes<'a> {
             match made {
                 Some((outcome, link)) => {
                     own = link.map(|link| (task.plan.wanted.place.clone(), link));
-                    lock(&self.done).push((task, outcome));
+                    self.done.lock().push((task, outcome));
                 }
                 None => {
-                    lock(&self.queue).tasks.push_front(task);
+                    self.queue.lock().tasks.push_front(task);
                     break;
                 }
             }
@@ -93,7 +91,7 @@ impl<'a> Lanes<'a> {
     }
 
     fn next(&self, place: Option<&Place>) -> Option<Task<'a>> {
-        let Queue { tasks, lanes } = &mut *lock(&self.queue);
+        let Queue { tasks, lanes } = &mut *self.queue.lock();
         let free = |task: &Task<'_>| lanes.get(task.plan.wanted.place.authority()).is_none_or(|n| *n < self.per_server);
         let same = place.and_then(|place| tasks.iter().position(|task| task.plan.wanted.place == *place && free(task)));
         // With none for it there are as many lanes at a server already as it may have, and they take what is left.
@@ -105,7 +103,7 @@ impl<'a> Lanes<'a> {
 
     /// A lane is not at a task's server any more.
     fn leave(&self, task: &Task<'a>) {
-        if let Some(count) = lock(&self.queue).lanes.get_mut(task.plan.wanted.place.authority()) {
+        if let Some(count) = self.queue.lock().lanes.get_mut(task.plan.wanted.place.authority()) {
             *count = count.saturating_sub(1);
         }
     }

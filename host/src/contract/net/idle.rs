@@ -2,8 +2,10 @@
 //! of an idle instance holds. Both are closed when nobody has used them for `idle_ms`, on the driver's thread.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+
+use kv_platform::sync::Mutex;
 
 use super::Place;
 use super::link::Link;
@@ -45,7 +47,7 @@ struct HeldLinks {
 impl Held {
     /// Hold a connection, under a number that is not used again.
     pub(super) fn add(&self, link: Link) -> u64 {
-        let mut held = self.lock();
+        let mut held = self.0.lock();
         held.last += 1;
         let number = held.last;
         held.by_number.insert(number, link);
@@ -53,21 +55,21 @@ impl Held {
     }
 
     pub(super) fn take(&self, number: u64) -> Option<Link> {
-        self.lock().by_number.remove(&number)
+        self.0.lock().by_number.remove(&number)
     }
 
     pub(super) fn put(&self, number: u64, link: Link) {
-        self.lock().by_number.insert(number, link);
+        self.0.lock().by_number.insert(number, link);
     }
 
     /// A call begins.
     pub(crate) fn begin(&self) {
-        self.lock().idle_since = None;
+        self.0.lock().idle_since = None;
     }
 
     /// Close them if they were idle for so long; answers when they will have been. None: there is nothing to close.
     fn close_old(&self, idle: Duration, now: Instant) -> Option<Instant> {
-        let mut held = self.lock();
+        let mut held = self.0.lock();
         let until = held.idle_since.filter(|_| !held.by_number.is_empty()).map(|since| since + idle);
         if until.is_some_and(|until| now < until) {
             return until;
@@ -78,10 +80,6 @@ impl Held {
         held.listed = false;
         None
     }
-
-    fn lock(&self) -> MutexGuard<'_, HeldLinks> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
 }
 
 impl IdleConnections {
@@ -90,7 +88,7 @@ impl IdleConnections {
     }
 
     pub(in crate::contract) fn take(&self, place: &Place) -> Option<Link> {
-        let mut parked = self.lock();
+        let mut parked = self.links.lock();
         let links = parked.by_place.get_mut(place)?;
         let now = Instant::now();
         let found = std::iter::from_fn(|| links.pop())
@@ -106,7 +104,7 @@ impl IdleConnections {
         if !link.empty() {
             return;
         }
-        let mut parked = self.lock();
+        let mut parked = self.links.lock();
         if self.idle.is_zero() || parked.by_place.values().map(Vec::len).sum::<usize>() >= limits::MAX_IDLE_CONNECTIONS
         {
             return;
@@ -118,7 +116,7 @@ impl IdleConnections {
     /// An instance is idle, and its guest holds these.
     pub(crate) fn idle(self: &Arc<Self>, held: &Arc<Held>) {
         {
-            let mut links = held.lock();
+            let mut links = held.0.lock();
             links.idle_since = Some(Instant::now());
             if self.idle.is_zero() {
                 links.by_number.clear();
@@ -127,7 +125,7 @@ impl IdleConnections {
                 return;
             }
         }
-        let mut parked = self.lock();
+        let mut parked = self.links.lock();
         parked.held.push(Arc::downgrade(held));
         self.sweep(&mut parked);
     }
@@ -144,7 +142,7 @@ impl IdleConnections {
 
     /// Close what has been idle for too long; answers when the next one will have been. None: there are no more.
     fn close_old(&self) -> Option<Instant> {
-        let mut parked = self.lock();
+        let mut parked = self.links.lock();
         let now = Instant::now();
         parked.by_place.retain(|_, links| {
             links.retain(|(_, until)| now < *until);
@@ -159,20 +157,16 @@ impl IdleConnections {
         parked.swept = next.is_some();
         next
     }
-
-    fn lock(&self) -> MutexGuard<'_, Links> {
-        self.links.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
 }
 
 impl Idle for IdleConnections {
     fn close(&self) {
-        let mut parked = self.lock();
+        let mut parked = self.links.lock();
         parked.by_place.clear();
         let held: Vec<Arc<Held>> = parked.held.iter().filter_map(Weak::upgrade).collect();
         drop(parked);
         for held in held {
-            let mut links = held.lock();
+            let mut links = held.0.lock();
             if links.idle_since.is_some() {
                 links.by_number.clear();
             }

@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
+use kv_platform::sync::Mutex;
 use tokio::sync::{Semaphore, watch};
 
 use crate::budget::Owner;
@@ -35,17 +36,11 @@ struct OfProcess {
 #[derive(Default)]
 struct UnderWay(Mutex<HashMap<String, watch::Receiver<Option<LookedUp>>>>);
 
-impl UnderWay {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, watch::Receiver<Option<LookedUp>>>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
 impl Lookups {
     pub(crate) fn of(owner: &Arc<Owner>) -> Self {
         static OF_PROCESS: PerProcess<OfProcess> = PerProcess::new();
         let OfProcess { under_way, turns } = OF_PROCESS.get();
-        let mut turns = turns.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut turns = turns.lock();
         turns.retain(|(owner, _)| owner.strong_count() > 0);
         let known = turns.iter().find(|(known, _)| known.as_ptr() == Arc::as_ptr(owner));
         let own = known.map(|(_, turns)| turns.clone()).unwrap_or_else(|| {
@@ -77,7 +72,7 @@ impl Lookups {
 
     /// The answer to a lookup that somebody has begun.
     fn joined(&self, name: &str) -> Option<watch::Receiver<Option<LookedUp>>> {
-        self.under_way.lock().get(name).cloned()
+        self.under_way.0.lock().get(name).cloned()
     }
 
     /// Look a name up on a thread of the driver's, when it is its owner's turn.
@@ -86,7 +81,7 @@ impl Lookups {
         let turn = self.turns.clone().acquire_owned().await.map_err(closed)?;
         let (tell, answer) = watch::channel(None);
         {
-            let mut all = self.under_way.lock();
+            let mut all = self.under_way.0.lock();
             // Somebody may have begun while this one waited for its turn.
             if let Some(answer) = all.get(name) {
                 return Ok(answer.clone());
@@ -113,7 +108,7 @@ struct Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.under_way.lock().remove(&self.name);
+        self.under_way.0.lock().remove(&self.name);
     }
 }
 
@@ -127,7 +122,7 @@ fn system(name: &str) -> LookedUp {
 mod tests {
     use super::*;
     use crate::limits;
-    use std::sync::Condvar;
+    use kv_platform::sync::Condvar;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::time::{Duration, Instant};
 
@@ -157,7 +152,7 @@ mod tests {
         fn silent(_name: &str) -> LookedUp {
             ASKED.fetch_add(1, SeqCst);
             let (open, wake) = &OPEN;
-            drop(wake.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
+            drop(wake.wait_while(open.lock(), |open| !*open));
             Ok(Vec::new())
         }
         let owner = Arc::<Owner>::default();
@@ -172,7 +167,7 @@ mod tests {
         assert_eq!(ASKED.load(SeqCst), limits::MAX_OWNER_LOOKUPS);
         assert!(within(LONG, healthy.resolve("localhost")).unwrap().is_ok());
         const { assert!(limits::MAX_OWNER_LOOKUPS * 8 <= limits::MAX_BLOCKING_THREADS) };
-        *OPEN.0.lock().unwrap() = true;
+        *OPEN.0.lock() = true;
         OPEN.1.notify_all();
         // The turns come back with the answers.
         assert!(within(LONG, hostile[0].resolve("localhost")).unwrap().is_ok());

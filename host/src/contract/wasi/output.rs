@@ -1,8 +1,9 @@
 //! Standard output and error: each line is a line of the log, cleaned, cut and bounded like those of `host.log`.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use kv_platform::sync::Mutex;
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
@@ -29,7 +30,7 @@ impl Output {
 
 impl Lines {
     fn write(&self, bytes: &[u8]) {
-        let mut begun = self.begun.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut begun = self.begun.lock();
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, ended) = match piece {
                 [text @ .., b'\n'] => (text, true),
@@ -55,7 +56,7 @@ impl Lines {
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        let mut begun = std::mem::take(self.begun.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        let mut begun = std::mem::take(self.begun.get_mut());
         self.end(&mut begun);
     }
 }

@@ -6,9 +6,10 @@ use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
+use kv_platform::sync::Mutex;
 use wasmtime::component::{Linker, Resource, ResourceType};
 use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddress, IpAddressFamily, Network};
 use wasmtime_wasi::p2::bindings::sockets::tcp_create_socket::Host;
@@ -78,7 +79,7 @@ impl Known {
             IpAddr::V4(ip) => ip.to_string(),
             IpAddr::V6(ip) => format!("[{ip}]"),
         };
-        let resolved = self.resolved.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let resolved = self.resolved.lock();
         let names = resolved.iter().filter(|(_, at)| *at == address.ip()).map(|(name, _)| name);
         let hosts = std::iter::once(&literal).chain(names);
         let granted = hosts.filter_map(|host| grants.server(&format!("{host}:{}", address.port())).ok());
@@ -239,7 +240,7 @@ impl State {
             Ok(None) => return Ok((Ok(None),)),
             Err(error) => return Ok((Err(error),)),
         };
-        let mut resolved = wasi.sockets.known.resolved.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut resolved = wasi.sockets.known.resolved.lock();
         if resolved.len() >= limits::MAX_RESOLVED {
             resolved.clear();
         }

@@ -38,7 +38,7 @@ impl Of<'_> {
 }
 
 fn found(call: &str, text: &str) -> String {
-    let hex: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(text);
     format!("{call} 0 {hex}")
 }
 

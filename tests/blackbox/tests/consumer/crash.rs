@@ -123,7 +123,10 @@ fn what_a_dead_writer_left_is_neither_a_manifest_nor_a_chunk() {
     let misses = found.stdout.lines().filter(|line| line.starts_with("read -")).count();
     assert_eq!((misses, &*found.stderr), (names.len(), ""), "{found:?}");
     let there = succeed(&mut calls(&uri, ["read", "m", "get", "0a0b"]));
-    assert_eq!(there.stdout, format!("open ok\nread 0 {}\nget 0 {}\n", hex(b"manifest"), hex(b"chunk")));
+    assert_eq!(
+        there.stdout,
+        format!("open ok\nread 0 {}\nget 0 {}\n", hex::encode(b"manifest"), hex::encode(b"chunk"))
+    );
 }
 
 #[test]

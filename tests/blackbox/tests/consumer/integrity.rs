@@ -49,7 +49,7 @@ fn refused(uri: &str, asked: &[&str], answers: &[&str]) {
 }
 
 fn found(content: &str) -> String {
-    format!("get 0 {}", hex(content.as_bytes()))
+    format!("get 0 {}", hex::encode(content))
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn what_could_not_be_synced_is_gone_and_the_next_save_puts_it_again() {
         // As the server names it: kind, length of the namespace, namespace and key. The key is no hash of the content: it lies in an envelope.
         let key = b"hash\x02kv2\x02";
         let name = [&[1, 4][..], b"test", key].concat();
-        let digest: String = sha2::Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex::encode(sha2::Sha256::digest(name));
         let place = data.join("objects").join(&digest[..2]);
         let file = place.join(&digest);
         let path = if fails == "file" { &file } else { &place };

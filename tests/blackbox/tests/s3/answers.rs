@@ -9,7 +9,7 @@ use super::{content, kv_store, open, uri};
 /// A chunk whose key says nothing of its bytes, and what the key of its object begins with.
 fn opaque(number: u8) -> (Vec<u8>, Vec<u8>, String) {
     let key = vec![number; 16];
-    let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(&key);
     (key, content(number), format!("/bucket/p/c/{hex}"))
 }
 

@@ -5,11 +5,13 @@ use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::ops::{Add, AddAssign, Deref, DerefMut, Sub};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, LockResult, PoisonError, TryLockError};
 use std::time::Duration;
 
 pub use std::net::Shutdown;
+
+use kv_platform::sync;
 
 /// Time, randomness and turns.
 pub trait System {
@@ -163,11 +165,11 @@ impl io::Write for &TcpStream {
 
 /// A lock. Before it is taken others may go on, and who holds it may wait.
 #[derive(Default)]
-pub struct Mutex<T>(std::sync::Mutex<T>);
+pub struct Mutex<T>(sync::Mutex<T>);
 
 pub struct MutexGuard<'a, T> {
     of: &'a Mutex<T>,
-    guard: std::sync::MutexGuard<'a, T>,
+    guard: sync::MutexGuard<'a, T>,
 }
 
 /// How often a lock is looked at that another thread holds.
@@ -175,22 +177,19 @@ const LOOK: Duration = Duration::from_micros(50);
 
 impl<T> Mutex<T> {
     pub fn new(value: T) -> Self {
-        Mutex(std::sync::Mutex::new(value))
+        Mutex(sync::Mutex::new(value))
     }
 
-    pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+    pub fn lock(&self) -> MutexGuard<'_, T> {
         system(|system| system.turn(std::any::type_name::<T>()));
         self.take()
     }
 
-    fn take(&self) -> LockResult<MutexGuard<'_, T>> {
+    fn take(&self) -> MutexGuard<'_, T> {
         loop {
             match self.0.try_lock() {
-                Ok(guard) => return Ok(MutexGuard { of: self, guard }),
-                Err(TryLockError::Poisoned(poisoned)) => {
-                    return Err(PoisonError::new(MutexGuard { of: self, guard: poisoned.into_inner() }));
-                }
-                Err(TryLockError::WouldBlock) => system(|system| system.wait(LOOK)),
+                Some(guard) => return MutexGuard { of: self, guard },
+                None => system(|system| system.wait(LOOK)),
             }
         }
     }
@@ -214,30 +213,20 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 #[derive(Default)]
 pub struct Condvar(());
 
-pub struct WaitTimeoutResult(());
-
 impl Condvar {
     pub fn new() -> Self {
         Condvar(())
     }
 
-    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
-        let of = guard.of;
-        drop(guard);
-        system(|system| system.wait(LOOK));
-        of.take()
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.wait_timeout(guard, LOOK)
     }
 
-    pub fn wait_timeout<'a, T>(
-        &self,
-        guard: MutexGuard<'a, T>,
-        at_most: Duration,
-    ) -> LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)> {
+    pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, at_most: Duration) -> MutexGuard<'a, T> {
         let of = guard.of;
         drop(guard);
         system(|system| system.wait(LOOK.min(at_most)));
-        let with = |guard| (guard, WaitTimeoutResult(()));
-        of.take().map(with).map_err(|poisoned| PoisonError::new(with(poisoned.into_inner())))
+        of.take()
     }
 
     pub fn notify_all(&self) {}

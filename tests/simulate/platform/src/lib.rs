@@ -1,6 +1,6 @@
 //! `kv-platform`, with the files of a simulated file system where the thread has one.
 
-pub use machine::{child, event, memory, signals, sockets, stderr, system};
+pub use machine::{child, event, memory, signals, sockets, stderr, sync, system};
 
 pub mod files {
     //! What is asked of open files and directories.

@@ -1,8 +1,9 @@
 //! The memkv-server of a history: the shipped sources, by a clock of its own, with threads that stand still where locks are taken.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use kv_platform::sync::Mutex;
 use memkv_server::os::{System, TcpStream, enter};
 use memkv_server::{Bounds, Name, Server, Store, name};
 use memkv_wire::Key;
@@ -43,7 +44,7 @@ impl System for Os {
     }
 
     fn fill(&self, bytes: &mut [u8]) {
-        let mut dice = self.dice.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut dice = self.dice.lock();
         bytes.iter_mut().for_each(|byte| *byte = dice.next() as u8);
     }
 

@@ -17,9 +17,10 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
 
+use kv_platform::sync::{Mutex, MutexGuard};
 use kv_store_core::backend::{
     Answers, Backend, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target, expect_some,
 };
@@ -164,11 +165,11 @@ fn places(hashes: Hashes) -> Vec<names::Stored> {
 
 impl Instances {
     fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.slots.lock()
     }
 
     fn parked(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Kept<Near>>>> {
-        self.parked.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.parked.lock()
     }
 
     fn take_parked(&self, session: &str) -> Option<Near> {

@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::Shutdown;
 use std::rc::{Rc, Weak as Own};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use kv_platform::sync::{Mutex, MutexGuard};
 use kv_store_core::process::{Clock, Condition};
 use kv_store_sdk::native::Stream;
 use kv_store_sdk::{Error, Result};
@@ -117,7 +118,7 @@ impl Wire {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock()
     }
 
     /// Both ends are told that it is gone.

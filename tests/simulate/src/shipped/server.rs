@@ -2,7 +2,9 @@
 //! goes on.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
+
+use kv_platform::sync::{Mutex, MutexGuard};
 
 use super::net::{Far, Wire};
 use super::{memkv, redis};
@@ -89,7 +91,7 @@ impl Running {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock()
     }
 
     /// Whether the running thread is one of a server's.

@@ -235,14 +235,14 @@ fn keys(subject: &CallSubject) -> CaseResult {
         .collect();
     let hashes: Vec<Vec<u8>> = chunks.iter().map(|(hash, _)| hash.clone()).collect();
     let verdict = (|| {
-        for (number, chunk) in chunks.iter().enumerate() {
+        for chunk in &chunks {
             if instances.put(std::slice::from_ref(chunk), false)?.contains(&Put::Existed) {
-                return Err(format!("put-chunks: {} is `existed`, and was never put", hex(hashes.get(number))));
+                return Err(format!("put-chunks: {} is `existed`, and was never put", hex::encode(&chunk.0)));
             }
         }
         for ((hash, data), found) in chunks.iter().zip(instances.get(&hashes)?) {
             if found.as_ref() != Some(data) {
-                return Err(format!("get-chunks: {} has not the bytes that were put", hex(Some(hash))));
+                return Err(format!("get-chunks: {} has not the bytes that were put", hex::encode(hash)));
             }
         }
         Ok(())
@@ -251,14 +251,10 @@ fn keys(subject: &CallSubject) -> CaseResult {
     verdict
 }
 
-fn hex(hash: Option<&Vec<u8>>) -> String {
-    hash.into_iter().flatten().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn apart(subject: &CallSubject) -> CaseResult {
     let instances = subject.instances;
     let (hash, data) = subject.chunk(16, 1);
-    let digits = hex(Some(&hash));
+    let digits = hex::encode(&hash);
     instances.put(&[(hash.clone(), data.clone())], false)?;
     // Names as a store may write the key of the chunk.
     let named = [digits.clone(), digits.to_uppercase(), format!("chunks/{digits}"), format!("c:{digits}")];

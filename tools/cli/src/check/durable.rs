@@ -2,8 +2,8 @@
 //! cuts the power; the host tells which of them were written and synced.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use kv_platform::sync::{Mutex, MutexGuard};
 use kv_store_wasm::raw::files::{FileEvent, watch};
 
 use super::CaseResult;
@@ -27,7 +27,7 @@ struct Ledger {
 }
 
 fn ledger() -> MutexGuard<'static, Ledger> {
-    LEDGER.lock().unwrap_or_else(PoisonError::into_inner)
+    LEDGER.lock()
 }
 
 fn note(event: FileEvent) {

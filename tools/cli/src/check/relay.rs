@@ -5,9 +5,11 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use kv_platform::sync::{Condvar, Mutex, MutexGuard};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -86,7 +88,7 @@ impl Relay {
     }
 
     pub fn set(&self, mode: Mode) {
-        let mut now = self.state.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.state.now.lock();
         let to_pass = match mode {
             Mode::Refuse { after, .. } | Mode::Say { after } => after,
             _ => 0,
@@ -108,9 +110,9 @@ impl Relay {
 impl State {
     /// The mode, as soon as it is not to stall.
     fn wait(&self) -> MutexGuard<'_, Now> {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.now.lock();
         while now.mode == Mode::Stall {
-            now = self.changed.wait(now).unwrap_or_else(PoisonError::into_inner);
+            now = self.changed.wait(now);
         }
         now
     }

@@ -3,8 +3,9 @@
 //! The store asks `exists` before it puts, remembers what it has seen, and wraps what it stores. So some faults of a component show only
 //! in its own answers.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use kv_platform::sync::Mutex;
 use kv_store_wasm::raw::Until;
 use kv_store_wasm::raw::backend::{
     Answers, Backend, Bytes, ChunkHash, Committed, Got, Layer, Opening, Wrap, stored_name,
@@ -19,7 +20,7 @@ impl Layer for Tap {
     fn open(&self, _: &Opening<'_>) -> Result<Option<Wrap>, Error> {
         let Tap(slot) = self.clone();
         Ok(Some(Box::new(move |inner| {
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(inner.clone());
+            *slot.lock() = Some(inner.clone());
             inner
         })))
     }
@@ -42,7 +43,7 @@ impl Instances {
     /// Open a store, and take its instances.
     pub fn open(tap: &Tap, uri: &str) -> Result<Self, String> {
         let store = Store::open(uri).map_err(|error| error.to_string())?;
-        let tapped = tap.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let tapped = tap.0.lock().clone();
         Ok(Instances { backend: tapped.ok_or("the store was opened without its layers")?, store })
     }
 

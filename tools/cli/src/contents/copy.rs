@@ -197,7 +197,7 @@ fn copy_chunks(
             Ok(None) => {}
             Err(error) => {
                 copied.failed += 1;
-                eprintln!("kv-store: chunk {}: {error}", show::hex(hash));
+                eprintln!("kv-store: chunk {}: {error}", hex::encode(hash));
             }
         }
     }
@@ -208,7 +208,7 @@ fn copy_chunks(
             let sound = !may_be || is_hash_of(hash, &content.value);
             if !sound {
                 copied.failed += 1;
-                eprintln!("kv-store: chunk {} is damaged and not copied", show::hex(hash));
+                eprintln!("kv-store: chunk {} is damaged and not copied", hex::encode(hash));
             }
             sound
         });
@@ -237,7 +237,7 @@ fn put_chunks(to: &Store, group: &[HashAndValue], options: &BatchOptions, copied
             Ok(Put::Existed) => copied.existed += 1,
             Err(error) => {
                 copied.failed += 1;
-                eprintln!("kv-store: chunk {}: {error}", show::hex(chunk.hash));
+                eprintln!("kv-store: chunk {}: {error}", hex::encode(chunk.hash));
                 continue;
             }
         }

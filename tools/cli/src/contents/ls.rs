@@ -105,7 +105,7 @@ impl Show<'_> {
     }
 
     fn chunk(&self, entry: &ChunkEntry, descriptor: Option<DescriptorDigest>) -> String {
-        let hash = show::hex(&entry.hash);
+        let hash = hex::encode(&entry.hash);
         if !self.as_json {
             return self.row(entry.bytes, entry.stored, entry.used, descriptor, &hash);
         }

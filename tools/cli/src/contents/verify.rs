@@ -51,7 +51,7 @@ struct Found {
 impl Found {
     fn is_damaged(&mut self, hash: Vec<u8>) {
         self.damaged_count += 1;
-        eprintln!("kv-store: chunk {} is damaged", show::hex(&hash));
+        eprintln!("kv-store: chunk {} is damaged", hex::encode(&hash));
         self.damaged.push(hash);
     }
 
@@ -90,7 +90,7 @@ pub fn run(arguments: &VerifyArguments) -> Outcome {
                     // It was removed since it was listed.
                     Ok(None) => {}
                     Err(error) if error.kind() == ErrorKind::Corrupt => found.is_damaged(hash.to_vec()),
-                    Err(error) => return Err(unread(format!("chunk {}: {error}", show::hex(hash)))),
+                    Err(error) => return Err(unread(format!("chunk {}: {error}", hex::encode(hash)))),
                 }
             }
             found.settle();

@@ -186,7 +186,7 @@ fn apart(subject: &Subject) -> Verdict {
     let store = subject.fresh()?;
     // Text, so that a name can be the same bytes.
     let key = format!("{:016x}", u64::from_le_bytes(*b"same-key") ^ subject.salt());
-    let hex: String = key.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(&key);
     let key = key.as_bytes();
     let text = String::from_utf8_lossy(key).into_owned();
     let names = [text, format!("chunks/{}/{hex}", &hex[..1]), format!("c:{hex}"), hex];

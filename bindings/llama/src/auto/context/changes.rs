@@ -1,6 +1,6 @@
 //! What the program does to a context beside computing, and which states are stored of it.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::Tracked;
 use crate::auto::batch::mapped;
@@ -48,7 +48,7 @@ impl Tracked {
 
     /// Store the state of a sequence, if there is room.
     pub(super) fn keep(&mut self, sequence: i32) {
-        let left = self.credit.lock().unwrap_or_else(PoisonError::into_inner).is_left();
+        let left = self.credit.lock().is_left();
         let known = self.sequence(sequence);
         let (tokens, kept) = (known.tokens().to_vec(), known.kept());
         let (slot, made) = (self.slot(sequence), (self.version, self.key));

@@ -1,8 +1,6 @@
 //! Where batches are cut: those of models whose states cannot be shortened, so that other prompts find a state at the end of what they share,
 //! and the end of each prompt, so that it is computed in the same batch whether what is below it was loaded or not.
 
-use std::sync::PoisonError;
-
 use super::Tracked;
 use crate::auto::batch::Part;
 use crate::auto::index::BLOCK;
@@ -35,7 +33,7 @@ impl Tracked {
                 0 => {}
                 status => return Err(status),
             }
-            self.credit.lock().unwrap_or_else(PoisonError::into_inner).computed(next - at);
+            self.credit.lock().computed(next - at);
             self.keep_cut(part.sequence, next - at, branch == Some(next), end && next == limit);
             at = next;
         }

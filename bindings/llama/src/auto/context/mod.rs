@@ -5,8 +5,10 @@
 //! before anything reads it; a load that fails leaves an empty sequence, and its tokens are computed.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use kv_platform::sync::Mutex;
 
 use super::batch::{Batch, Entry, Part};
 use super::compute::{FATAL, run_decode, run_process};
@@ -340,7 +342,7 @@ impl Tracked {
             known.computed(&part.tokens);
         }
         let computed = part.end().saturating_sub(from);
-        self.credit.lock().unwrap_or_else(PoisonError::into_inner).computed(computed);
+        self.credit.lock().computed(computed);
     }
 
     /// The batch was refused: a sequence that was loaded further than the program knows goes back.

@@ -20,7 +20,7 @@ impl Store {
     /// What a namespace has of a kind: the first `limit` keys after one, in byte order.
     pub fn list(&self, namespace: &str, kind: Kind, after: &[u8], limit: usize) -> Vec<Listed> {
         let place = place(namespace, kind);
-        let table = self.lock();
+        let table = self.table.lock();
         let mut first: BTreeMap<&[u8], &Entry> = BTreeMap::new();
         for (name, entry) in table.entries.iter() {
             let Some(key) = name.strip_prefix(place.as_slice()).filter(|key| *key > after) else { continue };
@@ -42,7 +42,7 @@ impl Store {
     /// What a get of each name would answer now, without a use of it: for a simulation, which compares it with what clients are answered.
     #[cfg(simulated)]
     pub fn peek(&self, names: &[Name]) -> Vec<Option<Value>> {
-        let table = self.lock();
+        let table = self.table.lock();
         let answered = |entry: &&Entry| entry.chunks.iter().all(|chunk| table.entries.contains(chunk));
         names.iter().map(|name| table.entries.peek(name).filter(answered).map(|entry| entry.value.clone())).collect()
     }
@@ -51,7 +51,7 @@ impl Store {
     pub fn usage(&self, namespace: &str) -> Usage {
         let [chunk, manifest] = [Kind::Chunk, Kind::Manifest].map(|kind| place(namespace, kind));
         let mut usage = Usage { capacity: self.bound, ..Usage::default() };
-        for (name, entry) in self.lock().entries.iter() {
+        for (name, entry) in self.table.lock().entries.iter() {
             if name.starts_with(&chunk) {
                 usage.chunks += 1;
             } else if name.starts_with(&manifest) {
@@ -69,7 +69,7 @@ impl Store {
         let places = namespace.map(|namespace| [Kind::Chunk, Kind::Manifest].map(|kind| place(namespace, kind)));
         let here =
             |name: &[u8]| places.as_ref().is_none_or(|places| places.iter().any(|place| name.starts_with(place)));
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let mut evicted = Evicted::default();
         let mut oldest = Vec::new();
         for (name, entry) in table.entries.iter().rev().filter(|(name, _)| here(name)) {

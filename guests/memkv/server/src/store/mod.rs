@@ -25,7 +25,7 @@ use memkv_wire::GENERATION_BYTES;
 use crate::clock;
 use crate::disk::{Disk, Doubt, Staged};
 use crate::names::{Name, Value, is_manifest};
-use crate::os::{self, Mutex, MutexGuard};
+use crate::os::{self, Mutex};
 use generations::Generations;
 use table::{Pinned, Table, cost};
 
@@ -99,7 +99,7 @@ impl Store {
     /// not removed: more likely the bound was given wrong.
     fn load(&self) -> std::io::Result<()> {
         let Some(disk) = &self.disk else { return Ok(()) };
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let mut manifests = Vec::new();
         let mut total = 0_u64;
         for (written, file) in disk.files()? {
@@ -141,24 +141,24 @@ impl Store {
     }
 
     pub fn size(&self) -> Size {
-        let table = self.lock();
+        let table = self.table.lock();
         let chunks = (table.entries.len() as u64).saturating_sub(table.manifests);
         Size { chunks, manifests: table.manifests, bytes: table.bytes, bound: self.bound }
     }
 
     /// Whether there is something under each name. What is asked for counts as used.
     pub fn exists(&self, names: &[Name]) -> Vec<bool> {
-        let (mut table, now) = (self.lock(), clock::wall());
+        let (mut table, now) = (self.table.lock(), clock::wall());
         names.iter().map(|name| table.use_at(name, now).is_some()).collect()
     }
 
     pub fn get(&self, name: &Name) -> Option<Value> {
-        self.lock().get(name)
+        self.table.lock().get(name)
     }
 
     /// What is under each name, from the first on, for as many as do not come to more than `max_bytes`, but at least one.
     pub fn get_some(&self, names: &[Name], max_bytes: u64) -> Vec<Option<Value>> {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let mut bytes = 0_u64;
         let mut found = Vec::new();
         for name in names {
@@ -173,7 +173,7 @@ impl Store {
     }
 
     pub fn put_chunk(&self, name: Name, value: Vec<u8>, replace: bool, end: u64) -> Put {
-        if !replace && self.lock().use_at(&name, clock::wall()).is_some() {
+        if !replace && self.table.lock().use_at(&name, clock::wall()).is_some() {
             return Put::Existed;
         }
         // Written before the lock is taken; appears under it. What takes the place of something that may be durable must be so
@@ -182,7 +182,7 @@ impl Store {
             Ok(staged) => staged,
             Err(put) => return put,
         };
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         if is_late(end) {
             return Put::TooLate;
         }
@@ -206,7 +206,7 @@ impl Store {
             return Put::Failed(format!("the server has no random numbers: {error}"));
         }
         let (pinned, generation) = {
-            let mut table = self.lock();
+            let mut table = self.table.lock();
             if is_late(terms.end) {
                 return Put::TooLate;
             }
@@ -222,7 +222,7 @@ impl Store {
             rest.copy_from_slice(&random);
         }
         let staged = self.sync(&pinned).and_then(|()| self.stage(&name, &value, chunks, true));
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let synced = staged.is_ok() && self.disk.is_some();
         let put = staged.map_or_else(
             |put| put,
@@ -238,12 +238,12 @@ impl Store {
 
     /// What publishing a manifest does to its chunks, without a manifest.
     pub fn commit(&self, chunks: &[Name]) -> Put {
-        let pinned = match self.lock().pin(chunks) {
+        let pinned = match self.table.lock().pin(chunks) {
             Ok(pinned) => pinned,
             Err(gone) => return Put::Gone(gone),
         };
         let synced = self.sync(&pinned);
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let lost = table.lost(&pinned);
         table.unpin(&pinned, synced.is_ok() && self.disk.is_some());
         match synced {
@@ -295,7 +295,7 @@ impl Store {
         let Some(disk) = &self.disk else { return Ok(()) };
         let unsynced = pinned.iter().filter(|pin| !pin.synced).map(|pin| &pin.name);
         let Err((error, doubt)) = disk.sync(unsynced) else { return Ok(()) };
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let doubtful: Vec<Name> = match doubt {
             Doubt::None => Vec::new(),
             Doubt::File(name) => {
@@ -322,7 +322,7 @@ impl Store {
     /// put again.
     pub fn delete(&self, name: &Name, end: u64) -> Deleted {
         let failed = |error| Deleted::Failed(format!("the server cannot write its files: {error}"));
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         if is_late(end) {
             return Deleted::TooLate;
         }
@@ -377,10 +377,6 @@ impl Store {
 
     fn full(&self) -> Put {
         Put::Full(format!("the server keeps at most {} bytes, and what it keeps is in use", self.bound))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

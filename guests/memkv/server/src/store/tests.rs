@@ -97,7 +97,7 @@ fn a_manifest_leaves_before_its_chunks() {
         Put::Stored
     );
     // Asked without being used.
-    let there = |name: &Name| store.lock().entries.contains(name);
+    let there = |name: &Name| store.table.lock().entries.contains(name);
     let mut left_alone = 0;
     for n in 10..40 {
         put(&store, n);
@@ -187,9 +187,9 @@ fn a_manifest_is_missing_while_a_chunk_that_it_names_is_deleted() {
 fn a_chunk_stays_while_a_manifest_that_names_it_is_being_published() {
     let store = store(room_for(3));
     put(&store, 1);
-    let pinned = store.lock().pin(&[chunk(1)]).unwrap();
+    let pinned = store.table.lock().pin(&[chunk(1)]).unwrap();
     assert!(matches!(store.delete(&chunk(1), 0), Deleted::Failed(text) if text.contains("published")));
-    store.lock().unpin(&pinned, false);
+    store.table.lock().unpin(&pinned, false);
     assert_eq!(store.delete(&chunk(1), 0), Deleted::Gone);
 }
 
@@ -199,18 +199,18 @@ fn what_is_being_published_stays_when_room_is_made_and_when_all_is_evicted() {
     for n in [1, 2, 3] {
         put(&store, n);
     }
-    let pinned = store.lock().pin(&[chunk(1)]).unwrap();
+    let pinned = store.table.lock().pin(&[chunk(1)]).unwrap();
     for n in 10..16 {
         assert_eq!(put(&store, n), Put::Stored);
     }
-    assert!(store.lock().entries.contains(&chunk(1)), "room is made of others");
+    assert!(store.table.lock().entries.contains(&chunk(1)), "room is made of others");
     let all = Evict { bytes: u64::MAX, unused_since: u64::MAX, keep_since: u64::MAX };
     assert_eq!(store.evict(Some("ns"), &all).chunks, 2);
     assert_eq!(store.usage("ns").chunks, 1);
     // Where all that is there is being published, there is no room.
     assert!(matches!(store.put_chunk(chunk(20), vec![0; 2500], false, 0), Put::Full(_)));
-    assert!(store.lock().entries.contains(&chunk(1)));
-    store.lock().unpin(&pinned, false);
+    assert!(store.table.lock().entries.contains(&chunk(1)));
+    store.table.lock().unpin(&pinned, false);
     assert_eq!(store.evict(Some("ns"), &all).chunks, 1);
 }
 
@@ -252,7 +252,7 @@ fn what_comes_after_its_end_changes_nothing() {
 /// Do a change whose end passes while another holds the table.
 fn stopped_before_the_lock<T: Send>(store: &Store, change: impl FnOnce(u64) -> T + Send) -> T {
     let end = clock::steady() + 50_000_000;
-    let held = store.lock();
+    let held = store.table.lock();
     std::thread::scope(|scope| {
         let changing = scope.spawn(move || change(end));
         while clock::steady() < end {
@@ -272,8 +272,8 @@ fn the_end_is_looked_at_in_the_step_that_changes() {
     assert_eq!(stopped_before_the_lock(&store, |end| store.delete(&name, end)), Deleted::TooLate);
     assert_eq!(store.get(&chunk(1)).unwrap().as_slice(), [1; 1000]);
     // A manifest was in time when its chunks were kept, and is not when it has been written.
-    let pinned = store.lock().pin(&[chunk(1)]).unwrap();
-    let mut table = store.lock();
+    let pinned = store.table.lock().pin(&[chunk(1)]).unwrap();
+    let mut table = store.table.lock();
     assert_eq!(store.publish(&mut table, &manifest(1), vec![1], &pinned, None, (1, 0)), Put::TooLate);
     assert!(!table.entries.contains(&manifest(1)));
 }
@@ -301,7 +301,7 @@ fn a_manifest_with_a_place_for_it_gets_a_generation() {
     }
     // As of a clock that was ahead: the manifest is deleted, and its generation is not forgotten.
     let ahead = former + 3_600_000_000;
-    store.lock().publish(manifest(1), Arc::new(vec![0; 16]), &[], ahead);
+    store.table.lock().publish(manifest(1), Arc::new(vec![0; 16]), &[], ahead);
     assert_eq!(store.delete(&manifest(1), 0), Deleted::Gone);
     assert_eq!(store.put_manifest(manifest(1), vec![0; 16], &[], terms), Put::Stored);
     assert_eq!(generation(&store, 1), ahead + 1);
@@ -314,10 +314,10 @@ fn a_manifest_with_a_place_for_it_gets_a_generation() {
 fn what_was_overtaken_while_it_was_written_does_not_take_the_place_of_the_newer_one() {
     let store = store(room_for(9));
     let terms = Terms { end: 0, generation: true };
-    let early = store.lock().next_generation(&manifest(1));
+    let early = store.table.lock().next_generation(&manifest(1));
     assert_eq!(store.put_manifest(manifest(1), vec![7; 20], &[], terms), Put::Stored);
     let newer = generation(&store, 1);
-    let publish = |value| store.publish(&mut store.lock(), &manifest(1), value, &[], None, (0, early));
+    let publish = |value| store.publish(&mut store.table.lock(), &manifest(1), value, &[], None, (0, early));
     assert_eq!(publish(vec![1; 20]), Put::Stored);
     assert_eq!(generation(&store, 1), newer);
     // Also where the newer one is deleted: a reader remembers it.
@@ -333,7 +333,7 @@ fn chunks_are_committed_without_a_manifest() {
     let store = Store::open(room_for(3), Some(disk)).unwrap();
     (1..4).for_each(|n| assert_eq!(put(&store, n), Put::Stored));
     assert_eq!(store.commit(&[chunk(1), chunk(2)]), Put::Stored);
-    let synced = |n| store.lock().entries.peek(&chunk(n)).map(|entry| (entry.synced, entry.pins));
+    let synced = |n| store.table.lock().entries.peek(&chunk(n)).map(|entry| (entry.synced, entry.pins));
     assert_eq!([synced(1), synced(2), synced(3)], [Some((true, 0)), Some((true, 0)), Some((false, 0))]);
     assert_eq!(store.commit(&[chunk(1), chunk(9)]), Put::Gone(1));
     assert_eq!(put(&store, 4), Put::Stored);

@@ -11,8 +11,9 @@ mod tree;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::RawFd;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use kv_platform::sync::{Mutex, MutexGuard};
 use kv_store_sdk::key::{escape_listed, hex_behind};
 
 use self::kernel::Kernel;
@@ -84,7 +85,7 @@ impl Files {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock()
     }
 }
 

@@ -11,9 +11,10 @@ mod script;
 mod tests;
 
 use std::io::ErrorKind;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use kv_platform::sync::{Mutex, MutexGuard};
 use memkv_server::os::Peer;
 
 use self::db::{Db, Keys, Session};
@@ -93,7 +94,7 @@ impl Redis {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock()
     }
 
     /// Serve a connection until it is over.

@@ -38,12 +38,8 @@ const DELETED_FOR_MS: u64 = 600_000;
 /// From here on Lua has no number exactly.
 const NOT_EXACT: f64 = 9_007_199_254_740_991.0;
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 pub fn of_text(text: &[u8]) -> Script {
-    let sha1 = hex(&Sha1::digest(text));
+    let sha1 = hex::encode(Sha1::digest(text));
     of_name(sha1.as_bytes()).unwrap_or_else(|| {
         panic!(
             "the backend sends a script that the simulated redis-server does not know, {sha1}: write in {} what it does:\n{}",

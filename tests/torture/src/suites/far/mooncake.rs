@@ -26,10 +26,6 @@ const STEPS: usize = 150;
 /// The store that the workers use.
 const STORE: &str = "torture";
 
-fn hex(text: &str) -> String {
-    text.bytes().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Single calls of a consumer, in a process of its own.
 fn calls(mooncake: &Mooncake, table: &str, under: &[String], calls: &[&str]) -> Finished {
     let scratch = scratch();
@@ -55,7 +51,7 @@ pub fn node_of_two(_seed: u64) -> Story {
     let mut story = Story::new();
     let Some(mut mooncake) = Mooncake::start(2) else { return story };
     let table = "options = { replicas = '2' }";
-    let hashes: Vec<String> = (0..CHUNKS).map(|number| hex(&format!("chunk {number:04}"))).collect();
+    let hashes: Vec<String> = (0..CHUNKS).map(|number| hex::encode(format!("chunk {number:04}"))).collect();
     let mut save: Vec<&str> = hashes.iter().flat_map(|hash| ["put", hash, hash]).collect();
     save.extend(["publish", "m", "manifest"]);
     let saved = calls(&mooncake, table, &[], &save);
@@ -69,9 +65,9 @@ pub fn node_of_two(_seed: u64) -> Story {
     let read = calls(&mooncake, table, &[], &[&read[..], &["read", "m"]].concat());
     story.operations += READS as u64;
     let mut lines = read.stdout.lines().skip(1);
-    let right = |(hash, line): (&String, &str)| line == format!("get 0 {}", hex(hash));
+    let right = |(hash, line): (&String, &str)| line == format!("get 0 {}", hex::encode(hash));
     let found = hashes.iter().cycle().zip(lines.by_ref().take(READS)).filter(|pair| right(*pair)).count();
-    if found != READS || lines.next() != Some(&format!("read 0 {}", hex("manifest"))) {
+    if found != READS || lines.next() != Some(&format!("read 0 {}", hex::encode("manifest"))) {
         story.wrong.push(format!("{} of {READS} reads failed\n{}", READS - found, read.stderr));
     }
     story
@@ -213,7 +209,7 @@ pub fn writer(_seed: u64) -> Story {
         for _ in 0..2 {
             let read = calls(&mooncake, "", &[], &["read", "m"]);
             let line = read.stdout.lines().nth(1).unwrap_or_default();
-            let is_of = |content: &&String| line == format!("read 0 {}", hex(content));
+            let is_of = |content: &&String| line == format!("read 0 {}", hex::encode(content));
             let seen = [&new, &former].into_iter().find(is_of).cloned();
             match seen {
                 // Nothing was published yet.
