@@ -42,7 +42,8 @@ pub struct Guard {
     /// The file system had no room for a file.
     ran_out: AtomicBool,
     woken: AtomicBool,
-    wake: Box<dyn Fn() + Send + Sync>,
+    /// Answers whether there is somebody to be woken.
+    wake: Box<dyn Fn() -> bool + Send + Sync>,
     /// Nothing could be evicted when that was last tried.
     hopeless: AtomicBool,
     room: Mutex<()>,
@@ -57,13 +58,14 @@ impl std::fmt::Debug for Guard {
 }
 
 impl Guard {
-    /// `max_bytes`: none of it. `tally`: of a store that evicts. `wake` has what is over removed.
+    /// `max_bytes`: none of it. `tally`: of a store that evicts. `wake` has what is over removed, and answers whether
+    /// there is somebody who does.
     pub fn new(
         clock: &Clock,
         keep_free: u64,
         max_bytes: Option<(u64, &'static str)>,
         tally: Option<Tally>,
-        wake: impl Fn() + Send + Sync + 'static,
+        wake: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
         let (max_bytes, name) = max_bytes.unwrap_or((u64::MAX, ""));
         Guard {
@@ -169,8 +171,8 @@ impl Guard {
     }
 
     fn wake(&self) {
-        if !self.woken.swap(true, Relaxed) {
-            (self.wake)();
+        if !self.woken.swap(true, Relaxed) && !(self.wake)() {
+            self.woken.store(false, Relaxed);
         }
     }
 
@@ -302,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_is_nearly_full_takes_nothing_more() {
-        let guard = Guard::new(&Clock::default(), 1000, None, None, || ());
+        let guard = Guard::new(&Clock::default(), 1000, None, None, || true);
         let refused = guard.admit(10, None, || Ok(1005)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Exhausted);
         assert!(refused.to_string().contains("keep_free = 1000"), "{refused}");
@@ -316,12 +318,12 @@ mod tests {
         };
         (0..4).for_each(|_| drop(guard.admit(100, None, look).unwrap()));
         assert_eq!(looks.load(Relaxed), 3, "the first of them fits");
-        assert!(Guard::new(&Clock::default(), 0, None, None, || ()).admit(10, None, || unreachable!()).is_ok());
+        assert!(Guard::new(&Clock::default(), 0, None, None, || true).admit(10, None, || unreachable!()).is_ok());
     }
 
     #[test]
     fn what_others_are_writing_is_not_given_twice() {
-        let guard = Guard::new(&Clock::default(), 1000, None, None, || ());
+        let guard = Guard::new(&Clock::default(), 1000, None, None, || true);
         // The file system counts none of it before it is written.
         let look = || Ok(1250);
         let first = guard.admit(100, None, look).unwrap();
@@ -341,6 +343,7 @@ mod tests {
         let counted = woken.clone();
         let guard = Guard::new(&Clock::default(), 0, None, Some(bytes), move || {
             counted.fetch_add(1, Relaxed);
+            true
         });
         directory.set_guard(guard.with_entries(3, files).evicting());
         let guard = directory.guard().unwrap();
@@ -374,6 +377,7 @@ mod tests {
             directory.tally().unwrap().remove(10);
             guard.begin_upkeep();
             std::thread::spawn(move || directory.guard().unwrap().made_room());
+            true
         });
         directory.set_guard(guard.evicting());
         let guard = directory.guard().unwrap();
@@ -381,7 +385,7 @@ mod tests {
         guard.set_hopeless(true);
         guard.woken.store(true, Relaxed);
         assert!(!guard.await_after_running_out(None), "nothing may go");
-        assert!(!Guard::new(&Clock::default(), 0, None, None, || ()).await_after_running_out(None));
+        assert!(!Guard::new(&Clock::default(), 0, None, None, || true).await_after_running_out(None));
     }
 
     #[test]
@@ -399,11 +403,26 @@ mod tests {
             let over = guard.take_awaited(tally.total());
             assert!(over <= 200);
             tally.remove(over);
+            true
         });
         directory.set_guard(guard.evicting());
         let guard = directory.guard().unwrap();
         assert!(guard.admit(300, None, || unreachable!()).is_ok(), "900 of 1000 are used: less than 95 %");
         assert_eq!((directory.tally().unwrap().total(), guard.take_awaited(700)), (700, 0));
+    }
+
+    #[test]
+    fn where_nobody_was_woken_the_next_who_needs_room_tries_it_again() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Directory::open(scratch.path(), &Arc::default()).unwrap();
+        let tally = Tally::open(&directory, 1000).unwrap();
+        tally.add(960);
+        let asked = Arc::new(AtomicU64::new(0));
+        let counted = asked.clone();
+        let wake = move || counted.fetch_add(1, Relaxed) >= 2;
+        let guard = Guard::new(&Clock::default(), 0, Some((1000, "max_bytes")), Some(tally), wake).evicting();
+        (0..6).for_each(|_| drop(guard.admit(10, None, || unreachable!()).unwrap()));
+        assert_eq!(asked.load(Relaxed), 3);
     }
 
     #[test]
@@ -419,7 +438,7 @@ mod tests {
         let begun = clock.now();
         for tally in tallies {
             tally.add(1000);
-            let guard = Guard::new(&clock, 0, Some((1000, "max_bytes")), Some(tally), || ()).evicting();
+            let guard = Guard::new(&clock, 0, Some((1000, "max_bytes")), Some(tally), || true).evicting();
             assert!(guard.admit(100, Some(&until()), || unreachable!()).is_err());
             assert!(!guard.await_after_running_out(Some(&until())));
         }
@@ -435,6 +454,7 @@ mod tests {
         let tally = Tally::open(&directory, 1000).unwrap();
         let guard = Guard::new(&Clock::default(), 0, Some((1000, "max_bytes")), Some(tally), move || {
             counted.fetch_add(1, Relaxed);
+            true
         });
         let tally = guard.tally.as_ref().unwrap();
         assert!(guard.admit(940, None, || unreachable!()).is_ok());

@@ -42,6 +42,7 @@ pub use tally::Tally;
 pub(crate) use usage::used;
 pub use usage::{Evicted, Space};
 pub use write::Written;
+use write::uninterrupted;
 
 use crate::config::Direct;
 use crate::error::{Error, ErrorKind};
@@ -337,20 +338,21 @@ impl Directory {
                 unlinked => unlinked,
             })
         })?;
-        match removed {
-            Err(Errno::NOENT) => return Ok(false),
+        let was_there = match removed {
+            Err(Errno::NOENT) => false,
             Err(Errno::NOTEMPTY | Errno::EXIST) => {
                 return Err(Error::invalid("the directory is not empty"));
             }
-            removed => removed?,
-        }
-        if let Some(bytes) = counted {
+            removed => removed.map(|()| true)?,
+        };
+        if let Some(bytes) = counted.filter(|_| was_there) {
             self.gone(bytes);
         }
+        // Also of what is gone already: the sync of whoever removed it may have failed, or not have been asked for.
         if durable {
-            files::sync(&parent)?;
+            uninterrupted(|| files::sync(&parent))?;
         }
-        Ok(true)
+        Ok(was_there)
     }
 }
 

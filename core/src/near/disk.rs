@@ -97,7 +97,7 @@ impl Disk {
             keep_free,
             Some((max_bytes, "near.disk_bytes")),
             Some(tally),
-            || (),
+            || true,
         ));
         let changing = std::array::from_fn(|_| Mutex::default());
         let directory = Arc::new(directory);

@@ -146,19 +146,30 @@ impl Evictor {
             due: Some(self.clock.now()),
             busy: false,
         });
-        if state.threads < state.stores.len().min(state.turns.places()) {
-            let own = self.clone();
-            state.threads += usize::from(self.spawn.start("kv-store-upkeep", move || own.serve()));
-        }
+        self.have_threads(&mut state);
         drop(state);
         self.wake.notify_one();
     }
 
-    fn wake(&self, number: u64) {
-        if let Some(place) = self.state.lock().stores.iter_mut().find(|place| place.number == number) {
+    /// Start a thread if there are too few. Where the system has none now, the next who needs room tries it again.
+    fn have_threads(self: &Arc<Self>, state: &mut EvictorState) {
+        if state.threads < state.stores.len().min(state.turns.places()) {
+            let own = self.clone();
+            state.threads += usize::from(self.spawn.start("kv-store-upkeep", move || own.serve()));
+        }
+    }
+
+    /// Have a store looked after now. False: there is no thread to do it.
+    fn wake(self: &Arc<Self>, number: u64) -> bool {
+        let mut state = self.state.lock();
+        if let Some(place) = state.stores.iter_mut().find(|place| place.number == number) {
             place.due = Some(self.clock.now());
         }
+        self.have_threads(&mut state);
+        let served = state.threads > 0;
+        drop(state);
         self.wake.notify_one();
+        served
     }
 
     fn serve(&self) {
@@ -348,5 +359,28 @@ impl BoundedStore {
             *told = Some(shared.process.clock.now());
             log::line(Level::Warn, format_args!("{}: {what}", shared.uri));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    #[test]
+    fn who_needs_room_has_a_thread_started_that_could_not_be_had_before() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counted = asked.clone();
+        // None can be had twice.
+        let spawn = Spawn::of(move |_, _| counted.fetch_add(1, Relaxed) >= 2);
+        let evictor = Arc::new(Evictor::new(Clock::default(), spawn));
+        let place = ScheduledStore { number: 1, whose: Whose::default(), store: Weak::new(), due: None, busy: false };
+        evictor.state.lock().stores.push(place);
+        for threads in [0, 0, 1, 1] {
+            assert_eq!(evictor.wake(1), threads > 0);
+            assert_eq!(evictor.state.lock().threads, threads);
+        }
+        assert_eq!(asked.load(Relaxed), 3, "one is enough");
+        assert!(evictor.state.lock().stores.iter().all(|place| place.due.is_some()));
     }
 }

@@ -183,13 +183,7 @@ impl Engine {
 
     /// With nothing wrong any more, all works again, and what is there is what may be.
     fn recover(&self) {
-        let mut works = self.works_again();
-        if works.is_err() && self.sim.files.is_some() && self.sim.plan.shape.evicts {
-            // It may be that another process counts what the files of the bounded store have, or has just filled it.
-            self.sim.threads.pause(2 * SECOND);
-            works = self.works_again();
-        }
-        if let Err(what) = works {
+        if let Err(what) = self.works_again() {
             let now = self.now();
             let text = format!("process {}: {RECOVERY} ns after the last fault {what}", self.process);
             self.sim.world().oracle.violated("no-recovery", text, now);
@@ -222,8 +216,6 @@ impl Engine {
         put.into_iter().collect::<Result<Vec<_>, Error>>().map_err(told)?;
         match save.commit(None) {
             Ok(SaveOutcome::Published) => Ok(()),
-            // What a bounded store evicts between the two is not judged.
-            Ok(SaveOutcome::Lost(_)) if self.sim.plan.shape.evicts && self.sim.files.is_some() => Ok(()),
             Ok(SaveOutcome::Lost(_)) => Err("a save has lost what it has put a moment ago".to_owned()),
             Err(error) => Err(format!("a commit fails: {error}")),
         }
