@@ -19,6 +19,7 @@ const NO_MEMBERS: &[&str] = &[
     "guests/local-fs/src",
     "guests/memkv/src",
     "guests/redis/src",
+    "guests/s3/src",
     "memkv/server/src",
     "tests/simulate",
     "tests/torture/src/states",
@@ -29,6 +30,7 @@ const PLACES: &[(&str, &str, &str)] = &[
     ("guests/local-fs", "guests/local-fs/src", "guests/local-fs/src"),
     ("guests/memkv", "guests/memkv/src", "guests/memkv/src"),
     ("guests/redis", "guests/redis/src", "guests/redis/src"),
+    ("guests/s3", "guests/s3/src", "guests/s3/src"),
     ("memkv/server", "memkv/server/src", "tests/simulate/memkv-server/src"),
 ];
 /// Where the folder for what is built is named.

@@ -5,11 +5,13 @@
 //! call at a time; parked connections; the end of an instance that traps.
 
 mod call;
+mod exchange;
 pub mod files;
 mod maintenance;
 mod memkv;
 mod net;
 pub mod redis;
+pub mod s3;
 mod seen;
 pub mod server;
 
@@ -222,6 +224,7 @@ impl Instances {
         let open: Open = match self.sim.plan.shape.backend {
             plan::Backend::LocalFs { .. } => local_fs::open,
             plan::Backend::Redis(_) => ::redis::open,
+            plan::Backend::S3(_) => ::s3::open,
             _ => ::memkv::open,
         };
         self.run(&call, || open(&self.uri, self.options.clone()))
