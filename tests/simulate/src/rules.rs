@@ -281,7 +281,7 @@ impl World {
     /// Something is there all the time that an operation without a fault takes, and is not answered.
     pub fn check_answered(&mut self, op: &Operation, key: Key, why: &str, now: Moment) {
         let rotted = self.lying(key).any(|slot| slot.rotted.is_some());
-        let older = key.kind == Kind::Manifest && !self.failovers.is_empty();
+        let older = key.kind == Kind::Manifest && (self.generations_fall || !self.failovers.is_empty());
         // A thread of a queue works for whoever asked for its turn, so that whose the faults are is not known there.
         let by_queue = op.queued && self.shape.trouble > 0;
         if rotted

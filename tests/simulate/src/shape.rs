@@ -45,6 +45,11 @@ pub struct S3 {
     pub keeps_sums: bool,
     /// It keeps what a client notes with an object.
     pub keeps_notes: bool,
+    /// A body is held against the hash that was signed, or against its checksum, or both.
+    pub checks_hashes: bool,
+    pub checks_sums: bool,
+    /// What it answers to a change of what must be there and is not.
+    pub missing: u16,
     pub tls: bool,
     /// Under so many names.
     pub gateways: u8,
@@ -256,10 +261,14 @@ impl Shape {
             2 | 3 => Conditions::OfPuts,
             _ => Conditions::Honoured,
         };
+        let checks = dice.below(4);
         let s3 = S3 {
             conditions,
             keeps_sums: dice.met(700),
             keeps_notes: dice.met(800),
+            checks_hashes: checks != 0,
+            checks_sums: checks != 1,
+            missing: if dice.met(500) { 404 } else { 412 },
             tls: dice.met(300),
             gateways: dice.within(1, 2) as u8,
         };

@@ -54,7 +54,7 @@ pub struct Call {
     /// Nothing befalls it, not even that the server stands still.
     pub calm: bool,
     begun: Moment,
-    pub of: Arc<Instances>,
+    of: Arc<Instances>,
     own: Weak<Call>,
     items: Vec<Rc<[u8]>>,
     dice: RefCell<Dice>,

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use md5::{Digest, Md5};
 
+use super::super::server::Value;
+use super::dates;
 use super::listing;
 use super::message::{Request, Response, escaped};
 use super::record;
 use super::sign::{crc32c, hex};
-use super::super::server::Value;
-use super::dates;
 
 /// Of one multi-object delete, and of one listing.
 const MOST_KEYS: usize = 1000;
@@ -50,6 +50,8 @@ pub struct Bucket {
     pub of_deletes: bool,
     pub keeps_sums: bool,
     pub keeps_notes: bool,
+    /// What is answered to a change of what must be there and is not: AWS says 404, SeaweedFS 412.
+    pub missing: u16,
 }
 
 const LENGTH: &str = "x-amz-meta-kv-length";
@@ -72,6 +74,7 @@ impl Bucket {
             of_deletes: true,
             keeps_sums: true,
             keeps_notes: true,
+            missing: 404,
         }
     }
 
@@ -79,7 +82,8 @@ impl Bucket {
     pub fn answer(&mut self, request: &Request, now: u64) -> Response {
         let key = request.key();
         if request.bucket() != self.name {
-            return Response::error(404, "NoSuchBucket", &request.bucket()).with("date", dates::header(now / 1_000_000));
+            return Response::error(404, "NoSuchBucket", &request.bucket())
+                .with("date", dates::header(now / 1_000_000));
         }
         let (method, upload) = (request.method.as_str(), request.query.get("uploadId").cloned());
         let has = |name: &str| request.query.contains_key(name);
@@ -120,7 +124,8 @@ impl Bucket {
         }
         match (request.header("if-match"), found) {
             (None, _) => None,
-            (Some(_), None) => Some(missing(&key)),
+            (Some(_), None) if self.missing == 404 => Some(missing(&key)),
+            (Some(_), None) => Some(refused),
             (Some(tag), Some(object)) => (object.tag != tag).then_some(refused),
         }
     }
@@ -166,7 +171,9 @@ impl Bucket {
         let range = match request.header("range").map(|range| span(range, total)) {
             None => None,
             Some(Some(range)) => Some(range),
-            Some(None) => return Response::error(416, "InvalidRange", key),
+            Some(None) => {
+                return Response::error(416, "InvalidRange", key).with("content-range", format!("bytes */{total}"));
+            }
         };
         let (from, to) = range.unwrap_or((0, total));
         let answer = Response::of(if range.is_some() { 206 } else { 200 });
@@ -243,10 +250,9 @@ impl Bucket {
         let numbers = listing::texts(&document, "PartNumber").filter_map(|number| number.parse::<u32>().ok());
         let (mut bytes, mut tags, mut sums, mut count) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for (number, tag) in numbers.zip(listing::texts(&document, "ETag")) {
-            let Some((part, own)) = upload.parts.get(&number).filter(|(_, own)| *own == tag) else {
+            let Some((part, _)) = upload.parts.get(&number).filter(|(_, own)| *own == tag) else {
                 return Response::error(400, "InvalidPart", key);
             };
-            debug_assert_eq!(*own, tag);
             bytes.extend_from_slice(part);
             tags.extend(Md5::digest(part));
             sums.extend(crc32c::crc32c(part).to_be_bytes());

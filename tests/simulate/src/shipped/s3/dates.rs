@@ -54,6 +54,13 @@ pub fn xml(micros: u64) -> String {
     format!("{year}-{:02}-{date:02}T{}.{:03}Z", month + 1, time(second), micros / 1000 % 1000)
 }
 
+/// As requests are signed with.
+#[cfg(test)]
+pub fn stamp(seconds: u64) -> String {
+    let Date { year, month, date, second, .. } = Date::of(seconds);
+    format!("{year:04}{:02}{date:02}T{}Z", month + 1, time(second).replace(':', ""))
+}
+
 /// Seconds since 1970 of the header with which a request is signed.
 pub fn of_stamp(stamp: &str) -> Option<u64> {
     let number = |from: usize, to: usize| stamp.get(from..to)?.parse::<u64>().ok();
@@ -78,9 +85,7 @@ mod tests {
         assert_eq!(header(951_827_696), "Tue, 29 Feb 2000 12:34:56 GMT");
         assert_eq!(xml(951_827_696_123_456), "2000-02-29T12:34:56.123Z");
         for seconds in [0, 951_827_696, 2_000_000_000, 1_735_689_599] {
-            let Date { year, month, date, second, .. } = Date::of(seconds);
-            let stamp = format!("{year:04}{:02}{date:02}T{}Z", month + 1, time(second).replace(':', ""));
-            assert_eq!(of_stamp(&stamp), Some(seconds), "{stamp}");
+            assert_eq!(of_stamp(&stamp(seconds)), Some(seconds), "{}", stamp(seconds));
         }
         assert_eq!((of_stamp("20130532T000000Z"), of_stamp("x")), (None, None));
     }

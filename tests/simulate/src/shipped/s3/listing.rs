@@ -20,14 +20,16 @@ pub fn objects(bucket: &Bucket, request: &Request) -> Response {
     let asked = |name: &str| request.query.get(name).map(String::as_str);
     let (prefix, after) = (asked("prefix").unwrap_or_default(), asked("continuation-token"));
     let most = asked("max-keys").and_then(|most| most.parse().ok()).unwrap_or(MOST).min(MOST);
-    let mut found = bucket.objects.iter().filter(|(key, _)| {
-        key.starts_with(prefix) && after.is_none_or(|after| key.as_str() > after)
-    });
+    let mut found = bucket
+        .objects
+        .iter()
+        .filter(|(key, _)| key.starts_with(prefix) && after.is_none_or(|after| key.as_str() > after));
     let page: Vec<(&String, &Object)> = found.by_ref().take(most).collect();
     let is_truncated = found.next().is_some();
-    let next = page.last().filter(|_| is_truncated).map_or(String::new(), |(key, _)| {
-        format!("<NextContinuationToken>{}</NextContinuationToken>", escaped(key))
-    });
+    let next = page
+        .last()
+        .filter(|_| is_truncated)
+        .map_or(String::new(), |(key, _)| format!("<NextContinuationToken>{}</NextContinuationToken>", escaped(key)));
     let contents: String = page
         .iter()
         .map(|(key, object)| {

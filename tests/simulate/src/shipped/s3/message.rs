@@ -96,8 +96,6 @@ pub struct Response {
     pub status: u16,
     pub headers: Vec<(&'static str, String)>,
     pub body: Vec<u8>,
-    /// The length of what a HEAD asks about.
-    pub len: Option<usize>,
     /// The connection takes no more requests.
     pub closes: bool,
 }
@@ -144,7 +142,7 @@ impl Response {
             head += "connection: close\r\n";
         }
         if self.status != 204 {
-            head += &format!("content-length: {}\r\n", self.len.unwrap_or(self.body.len()));
+            head += &format!("content-length: {}\r\n", self.body.len());
         }
         head += "\r\n";
         let body = if to_head { &[][..] } else { &self.body };
@@ -163,7 +161,8 @@ mod tests {
 
     #[test]
     fn requests_are_taken_as_they_come() {
-        let whole = b"PUT /b/c/0%2f?x=a%20b&uploads HTTP/1.1\r\nhost: h\r\nIf-Match: \"t\"\r\ncontent-length: 3\r\n\r\nabc\
+        let whole =
+            b"PUT /b/c/0%2f?x=a%20b&uploads HTTP/1.1\r\nhost: h\r\nIf-Match: \"t\"\r\ncontent-length: 3\r\n\r\nabc\
                       HEAD /b HTTP/1.1\r\nhost: h\r\n\r\n";
         let (mut came, mut taken) = (Vec::new(), Vec::new());
         for byte in whole {
@@ -176,7 +175,8 @@ mod tests {
         assert!(put.has_condition() && put.header("if-match") == Some("\"t\""));
         assert_eq!((head.method.as_str(), head.bucket(), head.key()), ("HEAD", "b".into(), String::new()));
         assert!(came.is_empty() && !head.has_condition());
-        for wrong in [&b"GET /\r\n\r\n"[..], b"GET / HTTP/1.1\r\nno header\r\n\r\n", b"GET / HTTP/1.1\r\na: b\r\nA: c\r\n\r\n"]
+        for wrong in
+            [&b"GET /\r\n\r\n"[..], b"GET / HTTP/1.1\r\nno header\r\n\r\n", b"GET / HTTP/1.1\r\na: b\r\nA: c\r\n\r\n"]
         {
             assert!(take(&mut wrong.to_vec()).is_err(), "{wrong:?}");
         }

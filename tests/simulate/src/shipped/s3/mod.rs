@@ -27,7 +27,7 @@ use super::net::{Far, Odd};
 use super::server::{self, Serves, Value};
 use crate::chance::Dice;
 use crate::names::Stored;
-use crate::plan::{Conditions, S3 as Setup};
+use crate::plan::{Backend, Conditions, Plan, S3 as Setup};
 use crate::planted;
 use crate::sim::Sim;
 use crate::threads::{MICROSECOND, MILLISECOND, Moment};
@@ -45,6 +45,11 @@ const EPOCH: i64 = 2_000_000_000_000_000;
 pub fn place(gateways: u8) -> String {
     let servers: Vec<String> = (1..=gateways).map(|number| format!("store:{number}")).collect();
     format!("{}/{BUCKET}/kv", servers.join(","))
+}
+
+/// Whether the backend finds that it makes no changes on conditions.
+pub fn deletes_leave_nothing(plan: &Plan) -> bool {
+    matches!(plan.shape.backend, Backend::S3(Setup { conditions: Conditions::Ignored | Conditions::InTwoSteps, .. }))
 }
 
 pub struct S3 {
@@ -104,8 +109,10 @@ pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -
     bucket.of_puts = setup.conditions != Conditions::Ignored;
     bucket.of_deletes = matches!(setup.conditions, Conditions::Honoured | Conditions::InTwoSteps);
     (bucket.keeps_sums, bucket.keeps_notes) = (setup.keeps_sums, setup.keeps_notes);
-    let state =
-        State { bucket, keys: Keys::new(SECRET_ACCESS_KEY), carried_out: BTreeSet::new(), dice: dice.clone() };
+    bucket.missing = setup.missing;
+    let mut keys_of = Keys::new(SECRET_ACCESS_KEY);
+    (keys_of.checks_hashes, keys_of.checks_sums) = (setup.checks_hashes, setup.checks_sums);
+    let state = State { bucket, keys: keys_of, carried_out: BTreeSet::new(), dice: dice.clone() };
     let state = Arc::new(Mutex::new(state));
     Arc::new(S3 { sim: Arc::downgrade(sim), keys: Arc::new(keys), setup, clock, state })
 }
@@ -141,9 +148,11 @@ impl S3 {
                     Err(wrong) => panic!("the backend sends no HTTP: {wrong}"),
                 };
                 let Some(sim) = self.sim.upgrade() else { return };
+                let to_head = request.method == "HEAD";
                 let Some(answer) = self.take(&sim, far, request) else { return };
-                let closes = answer.1.closes;
-                if far.write(&answer.1.bytes(answer.0)).is_err() || closes {
+                // Now and then a server takes no more on a connection, and does not always say so.
+                let ends = !server::is_calm(&sim, server::origin(&sim)) && self.state().dice.met(5);
+                if far.write(&answer.bytes(to_head)).is_err() || answer.closes || ends {
                     return;
                 }
             }
@@ -155,9 +164,9 @@ impl S3 {
         self.sim.upgrade().is_some_and(|sim| sim.world().calm)
     }
 
-    /// The answer to a request, and whether that was a HEAD. None: the connection is closed without one.
-    fn take(self: &Arc<Self>, sim: &Arc<Sim>, far: &Far, mut request: Request) -> Option<(bool, Response)> {
-        let (origin, to_head) = (server::origin(sim), request.method == "HEAD");
+    /// The answer to a request. None: the connection is closed without one.
+    fn take(self: &Arc<Self>, sim: &Arc<Sim>, far: &Far, mut request: Request) -> Option<Response> {
+        let origin = server::origin(sim);
         let calm = server::is_calm(sim, origin);
         server::turn(sim);
         if far.wire.takes_flip(true) && !request.body.is_empty() {
@@ -182,12 +191,8 @@ impl S3 {
             let at = dice.index(answer.body.len() - 16);
             answer.body[at] ^= 1 << dice.below(8);
         }
-        if to_head {
-            answer.len = Some(answer.body.len());
-        }
-        // Now and then a server takes no more on a connection, and does not always say so.
         answer.closes |= !calm && dice.met(5);
-        Some((to_head, answer))
+        Some(answer)
     }
 
     /// One step, or two.
