@@ -281,7 +281,8 @@ impl World {
     /// Something is there all the time that an operation without a fault takes, and is not answered.
     pub fn check_answered(&mut self, op: &Operation, key: Key, why: &str, now: Moment) {
         let rotted = self.lying(key).any(|slot| slot.rotted.is_some());
-        let older = key.kind == Kind::Manifest && (self.generations_fall || !self.failovers.is_empty());
+        let older = key.kind == Kind::Manifest
+            && (self.generations_fall || !self.failovers.is_empty() || self.may_be_out_of_order(key));
         // A thread of a queue works for whoever asked for its turn, so that whose the faults are is not known there.
         let by_queue = op.queued && self.shape.trouble > 0;
         if rotted
@@ -297,6 +298,21 @@ impl World {
                 format!("{key}: operation {} met no fault and answers {why}, and it was there all the time", op.number);
             self.oracle.violated("not-answered", text, now);
         }
+    }
+
+    /// Whether the manifest that is there was changed while another process changed it, where nothing orders the two: the later one may have the
+    /// lower generation, and is an older one to who has read the other.
+    fn may_be_out_of_order(&self, key: Key) -> bool {
+        let changes = self.oracle.changes.get(&key).map(Vec::as_slice).unwrap_or_default();
+        let versions = self.lying(key).filter_map(|slot| slot.visible.as_ref()?.version);
+        let writes = versions.filter_map(|version| changes.iter().find(|change| change.version == Some(version)));
+        let beside = |write: &Change, other: &Change| {
+            other.process != write.process
+                && other.start <= write_end(write, changes)
+                && write.start <= write_end(other, changes)
+        };
+        self.shape.backend.orders_nothing()
+            && writes.into_iter().any(|write| changes.iter().any(|other| beside(write, other)))
     }
 
     /// An answer that a chunk exists, and it does not.

@@ -131,6 +131,11 @@ impl Backend {
         }
     }
 
+    /// Whether manifests are changed without conditions: the change that comes last counts, whatever was seen before it.
+    pub fn orders_nothing(self) -> bool {
+        matches!(self, Backend::S3(S3 { conditions: Conditions::Ignored | Conditions::InTwoSteps, .. }))
+    }
+
     pub fn writes_out(self) -> bool {
         matches!(self, Backend::LocalFs { writes_out: true, .. })
     }

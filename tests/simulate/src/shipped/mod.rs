@@ -311,7 +311,12 @@ impl Backend for Shipped {
         let items = values.iter().map(|value| Rc::from(value.as_slice())).collect();
         let chunks = places(hashes).into_iter().zip(values.into_iter().map(Arc::new)).collect();
         let request = Request::Put { chunks, replace };
-        let answers = self.call(request, items, until, |guest| guest.put_chunks(hashes, &lens, replace))?;
+        let answers = self.call(request.clone(), items, until, |guest| guest.put_chunks(hashes, &lens, replace));
+        let failed_any = |answers: &Vec<PutOutcome>| answers.iter().any(|put| matches!(put, PutOutcome::Failed(_)));
+        if answers.as_ref().map_or(true, failed_any) {
+            self.0.sim.world().may_end_unknown(&request);
+        }
+        let answers = answers?;
         let put = |answer| match answer {
             PutOutcome::Stored => Ok(Put::New),
             PutOutcome::Existed => Ok(Put::Existed),

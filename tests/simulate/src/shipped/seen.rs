@@ -40,6 +40,10 @@ impl World {
         for entry in slot.visible.iter_mut().chain(slot.durable.iter_mut()).chain(changed) {
             (entry.sound, entry.version) = (false, None);
         }
+        // What is shorter than it was put counts as gone.
+        if let Some(key) = self.keys.get(place) {
+            self.oracle.touches(*key);
+        }
     }
 
     /// It has nothing there any more.

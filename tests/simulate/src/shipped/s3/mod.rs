@@ -27,7 +27,7 @@ use super::net::{Far, Odd};
 use super::server::{self, Serves, Value};
 use crate::chance::Dice;
 use crate::names::Stored;
-use crate::plan::{Backend, Conditions, Plan, S3 as Setup};
+use crate::plan::{Conditions, S3 as Setup};
 use crate::planted;
 use crate::sim::Sim;
 use crate::threads::{MICROSECOND, MILLISECOND, Moment};
@@ -45,11 +45,6 @@ const EPOCH: i64 = 2_000_000_000_000_000;
 pub fn place(gateways: u8) -> String {
     let servers: Vec<String> = (1..=gateways).map(|number| format!("store:{number}")).collect();
     format!("{}/{BUCKET}/kv", servers.join(","))
-}
-
-/// Whether the backend finds that it makes no changes on conditions.
-pub fn deletes_leave_nothing(plan: &Plan) -> bool {
-    matches!(plan.shape.backend, Backend::S3(Setup { conditions: Conditions::Ignored | Conditions::InTwoSteps, .. }))
 }
 
 pub struct S3 {
