@@ -4,6 +4,7 @@ use kv_store_core::limits::{CONFIRMED_FOR, LOSS_TOLD_FOR};
 
 use crate::names::{Key, Kind, Version};
 use crate::oracle::{Change, Cover, End, Ledger, Operation, ms};
+use crate::plan::Backend;
 use crate::threads::Moment;
 use crate::world::{Origin, Removal, Slot, World, near_for};
 
@@ -282,7 +283,7 @@ impl World {
     pub fn check_answered(&mut self, op: &Operation, key: Key, why: &str, now: Moment) {
         let rotted = self.lying(key).any(|slot| slot.rotted.is_some());
         let older = key.kind == Kind::Manifest
-            && (self.generations_fall || !self.failovers.is_empty() || self.may_be_out_of_order(key));
+            && (!self.failovers.is_empty() || self.may_be_out_of_order(key) || self.may_begin_anew(key));
         // A thread of a queue works for whoever asked for its turn, so that whose the faults are is not known there.
         let by_queue = op.queued && self.shape.trouble > 0;
         if rotted
@@ -313,6 +314,13 @@ impl World {
         };
         self.shape.backend.orders_nothing()
             && writes.into_iter().any(|write| changes.iter().any(|other| beside(write, other)))
+    }
+
+    /// Whether nothing but a clock that was set back told the generation of a manifest: what was there before was removed, and left none.
+    fn may_begin_anew(&self, key: Key) -> bool {
+        let backend = self.shape.backend;
+        let left_nothing = || backend.orders_nothing() || self.removals(key).any(|removal| removal.by.is_none());
+        self.wall_went_back && matches!(backend, Backend::S3(_)) && left_nothing()
     }
 
     /// An answer that a chunk exists, and it does not.

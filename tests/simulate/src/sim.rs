@@ -189,8 +189,7 @@ fn befall(sim: &Arc<Sim>, event: &Event, number: u32) {
         Event::Rot(key) => world.rot(*key, &mut dice, now),
         Event::WallJump(by) => {
             world.wall_jumps = true;
-            // A manifest that was deleted without a tombstone is followed by one of the clock's generation.
-            world.generations_fall |= *by < 0 && sim.plan.shape.backend.orders_nothing();
+            world.wall_went_back |= *by < 0;
             sim.threads.jump_wall(*by);
         }
         Event::NoThreads(long) => world.no_threads_until = now + long,

@@ -120,6 +120,7 @@ pub struct World {
     pub calm: bool,
     pub failovers: Vec<Moment>,
     pub wall_jumps: bool,
+    pub wall_went_back: bool,
     /// Generations of manifests may be lower than former ones.
     pub generations_fall: bool,
     /// Instances lost.
@@ -161,6 +162,7 @@ impl World {
             calm: false,
             failovers: Vec::new(),
             wall_jumps: false,
+            wall_went_back: false,
             generations_fall: false,
             lost: 0,
             generation: 0,
