@@ -130,6 +130,9 @@ pub fn open(
         evicts: has(sdk::Properties::EVICTS),
         settles: has(sdk::Properties::SETTLES),
     };
+    if !properties.settles {
+        of.sim.world().unfenced.insert(of.process);
+    }
     let max_instances = Some(MAX_INSTANCES as u32);
     Ok((of, Features { label, properties, max_instances, batch_items, batch_bytes, max_value_bytes, more }))
 }
