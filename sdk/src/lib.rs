@@ -47,6 +47,7 @@ pub mod bindings {
             "kv-store:backend/files@1.1.0": crate::native::files,
             "kv-store:backend/payloads@1.1.0": crate::native::payloads,
             "kv-store:backend/net@1.1.0": crate::native::net,
+            "kv-store:backend/http@1.1.0": crate::native::http,
             "kv-store:backend/system@1.1.0": crate::native::system,
             "kv-store:backend/changes@1.1.0": crate::native::changes,
         },
@@ -85,16 +86,16 @@ pub use bindings::kv_store::backend::store_types::{
     CommitOutcome, DeleteOutcome, GetOutcome, Presence, Properties, PutOutcome,
 };
 pub use bindings::kv_store::backend::types::{Error, ErrorKind};
+pub use bindings::kv_store::backend::records;
 #[cfg(not(feature = "native-host"))]
-pub use bindings::kv_store::backend::{files, net, payloads, system};
-pub use bindings::kv_store::backend::{http, records};
+pub use bindings::kv_store::backend::{files, http, net, payloads, system};
 pub use conversation::{Conversation, Peer};
 pub use maintained_bindings::exports::kv_store::backend::maintenance::{
     ChunkEntry, ChunkPage, Evicted, Eviction, ManifestEntry, ManifestPage, Totals,
 };
 pub use maintenance::Maintenance;
 #[cfg(feature = "native-host")]
-pub use native::{files, net, payloads, system};
+pub use native::{files, http, net, payloads, system};
 pub use options::Options;
 pub use payloads::{Part, Payload};
 pub use several::{Next, Request, ask};

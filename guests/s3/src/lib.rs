@@ -220,8 +220,11 @@ impl Backend for S3 {
         // Which are to be put, and whether only where there is nothing.
         let mut waiting: Vec<(usize, bool)> = (0..chunks.len()).map(|at| (at, false)).collect();
         // What another writer puts meanwhile is looked at once more.
-        for _ in 0..2 {
+        for is_first in [true, false] {
             if !replace {
+                // That a chunk is there says nothing as long as a former change of it may be carried out.
+                let items = waiting.iter().filter_map(|(at, _)| Some(chunks.get(*at)?.item));
+                self.begin(&items.collect::<Vec<u32>>())?;
                 let wanted = waiting.iter().filter_map(|(at, _)| chunks.get(*at));
                 let heads = self.heads(wanted.map(|chunk| chunk.hash));
                 let mut left = Vec::new();
@@ -233,7 +236,12 @@ impl Backend for S3 {
                         }
                         // What is as long as it must not be is written over.
                         Ok(found) => left.push((at, found.is_none())),
-                        Err(error) => *outcome = Some(PutOutcome::Failed(error)),
+                        Err(error) => {
+                            if is_first {
+                                changes::not_done(&[chunk.item]);
+                            }
+                            *outcome = Some(PutOutcome::Failed(error));
+                        }
                     }
                 }
                 waiting = left;

@@ -6,7 +6,7 @@
 //!
 //! Invariants, where servers honour conditions: "an acknowledged change is not undone" and "a refused change is not there", the variant "fenced" of
 //! `tests/models/src/s3.rs`. A request that comes late finds another ETag than the one it was made for, since no two writes have the same.
-//! Where conditions are not honoured ([`crate::conditions`]) a change is one request without, and a delete removes.
+//! Where conditions are not honoured ([`crate::conditions`]) a change is a look, for its generation, and one request without; a delete removes.
 //!
 //! What this instance saw last of a name is remembered, for [`SEEN`] names: a save of a name that it has written or read before asks nothing
 //! first, and neither does one of a name that it knows nothing of, which may be new.
@@ -206,7 +206,11 @@ impl S3 {
     /// Change what a name has, by one change of a given id: `bytes` follow the record.
     fn change(&self, name: &str, change: Id, state: State, bytes: Vec<Part<'static>>) -> Result<()> {
         let key = key::record(self.bucket.prefix(), name);
-        let mut seen = self.remembered.borrow_mut().get(&key);
+        let mut seen = match self.conditions.writes {
+            true => self.remembered.borrow_mut().get(&key),
+            // No condition tells that it is another one by now, and of two clocks one is behind.
+            false => self.look(&key)?,
+        };
         // A condition settles what was sent before: nothing need be known of it.
         changes::begin(&[0], &[]);
         if !self.conditions.writes {

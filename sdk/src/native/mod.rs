@@ -1,14 +1,15 @@
 //! A backend as native code, over a host that is a value: the feature `native-host`, for programs that run shipped backends without
 //! WebAssembly (`tests/simulate` does, by simulated time).
 //!
-//! It takes the place of the interfaces `payloads`, `net`, `files`, `system` and `changes` of the contract: their functions ask the [`Host`] of
-//! the running call. Those of `http` and `records` are not there natively, and panic. A component is never built with this feature.
+//! It takes the place of the interfaces `payloads`, `net`, `http`, `files`, `system` and `changes` of the contract: their functions ask the
+//! [`Host`] of the running call. Those of `records` are not there natively, and panic. A component is never built with this feature.
 //!
 //! A host may run several calls on one thread by turns, as long as it changes over only inside its own functions: while one of them runs,
 //! the thread has no host.
 
 pub mod changes;
 pub mod files;
+pub mod http;
 pub mod net;
 pub mod payloads;
 pub mod system;
@@ -33,6 +34,11 @@ pub trait Host {
 
     /// Keep an idle connection.
     fn park(&self, authority: &str, session: Option<&str>, stream: Box<dyn Stream>);
+
+    /// Make requests, side by side. Each has an answer, in their order.
+    fn exchange(&self, requests: Vec<http::Message>) -> Vec<Result<http::Reply>> {
+        requests.iter().map(|_| Err(Error::unsupported("the host makes no requests over HTTP"))).collect()
+    }
 
     /// A directory that the operator granted.
     fn directory(&self, grant: &str) -> Result<Rc<dyn files::Granted>> {
@@ -99,6 +105,11 @@ impl Drop for Back {
 pub fn over<T>(host: Rc<dyn Host>, call: impl FnOnce() -> T) -> T {
     let _back = Back(HOST.replace(Some(host)));
     call()
+}
+
+/// Of a host that answers fewer requests than it was given.
+fn unanswered() -> Error {
+    Error::other("the host did not answer a request")
 }
 
 /// Ask the host of the running call.

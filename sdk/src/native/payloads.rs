@@ -105,13 +105,12 @@ impl Payload {
     }
 }
 
-/// The backends that run natively so far ask for neither.
-pub fn crc32c(_: &[Part]) -> Result<u32> {
-    Err(Error::unsupported("no CRC-32C natively"))
+pub fn crc32c(parts: &[Part]) -> Result<u32> {
+    Ok(crc32c::crc32c(&joined(parts)?))
 }
 
-pub fn xxh3(_: &[Part]) -> Result<u64> {
-    Err(Error::unsupported("no XXH3 natively"))
+pub fn xxh3(parts: &[Part]) -> Result<u64> {
+    Ok(xxhash_rust::xxh3::xxh3_64(&joined(parts)?))
 }
 
 pub fn sha256(parts: &[Part]) -> Result<Vec<u8>> {
@@ -153,6 +152,15 @@ mod tests {
             hex(hmac_sha256(&[0xaa; 131], &long).unwrap()),
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"
         );
+    }
+
+    /// RFC 3720, B.4, and the first test vector of xxHash.
+    #[test]
+    fn the_checksums_are_those_of_others() {
+        let parts = |bytes: &[u8]| [Part::Bytes(bytes[..5].to_vec()), Part::Bytes(bytes[5..].to_vec())];
+        assert_eq!(crc32c(&parts(&[0; 32])).unwrap(), 0x8a91_36aa);
+        assert_eq!(crc32c(&parts(&[0xff; 32])).unwrap(), 0x62a8_ab43);
+        assert_eq!(xxh3(&[]).unwrap(), 0x2d06_8005_38d3_94c2);
     }
 
     #[test]

@@ -37,7 +37,9 @@ impl std::fmt::Debug for Guest {
 impl Components for Guest {
     fn serve(&self, scheme: &str, _: &Config) -> Result<Found, Error> {
         let component = PathBuf::from("/simulated.wasm");
-        Ok(Found { component, by_config: false, ships: true, served: Served::by_name(scheme), identity: None })
+        // `s3+http` is a scheme of s3.
+        let name = scheme.split('+').next().unwrap_or(scheme);
+        Ok(Found { component, by_config: false, ships: true, served: Served::by_name(name), identity: None })
     }
 
     fn names(&self) -> BTreeSet<String> {

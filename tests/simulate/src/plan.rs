@@ -6,7 +6,7 @@ use crate::chance::Dice;
 use crate::names::{Key, Kind};
 use crate::threads::{MILLISECOND, Moment, SECOND};
 
-pub use crate::shape::{Backend, Redis, Shape, Which};
+pub use crate::shape::{Backend, Conditions, Redis, S3, Shape, Which};
 
 /// What one thread does next.
 #[derive(Clone, Debug)]
@@ -184,6 +184,7 @@ impl Plan {
             Which::Contract => shape,
             Which::Memkv => shape.over_memkv(dice),
             Which::Redis => shape.over_redis(dice),
+            Which::S3 => shape.over_s3(dice),
             Which::LocalFs => shape.over_local_fs(dice),
         };
         let mut numbers = 0;

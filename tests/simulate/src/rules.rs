@@ -4,6 +4,7 @@ use kv_store_core::limits::{CONFIRMED_FOR, LOSS_TOLD_FOR};
 
 use crate::names::{Key, Kind, Version};
 use crate::oracle::{Change, Cover, End, Ledger, Operation, ms};
+use crate::plan::Backend;
 use crate::threads::Moment;
 use crate::world::{Origin, Removal, Slot, World, near_for};
 
@@ -281,7 +282,8 @@ impl World {
     /// Something is there all the time that an operation without a fault takes, and is not answered.
     pub fn check_answered(&mut self, op: &Operation, key: Key, why: &str, now: Moment) {
         let rotted = self.lying(key).any(|slot| slot.rotted.is_some());
-        let older = key.kind == Kind::Manifest && !self.failovers.is_empty();
+        let older = key.kind == Kind::Manifest
+            && (!self.failovers.is_empty() || self.may_be_out_of_order(key) || self.may_begin_anew(key));
         // A thread of a queue works for whoever asked for its turn, so that whose the faults are is not known there.
         let by_queue = op.queued && self.shape.trouble > 0;
         if rotted
@@ -297,6 +299,28 @@ impl World {
                 format!("{key}: operation {} met no fault and answers {why}, and it was there all the time", op.number);
             self.oracle.violated("not-answered", text, now);
         }
+    }
+
+    /// Whether the manifest that is there was changed while another process changed it, where nothing orders the two: the later one may have the
+    /// lower generation, and is an older one to who has read the other.
+    fn may_be_out_of_order(&self, key: Key) -> bool {
+        let changes = self.oracle.changes.get(&key).map(Vec::as_slice).unwrap_or_default();
+        let versions = self.lying(key).filter_map(|slot| slot.visible.as_ref()?.version);
+        let writes = versions.filter_map(|version| changes.iter().find(|change| change.version == Some(version)));
+        let beside = |write: &Change, other: &Change| {
+            other.process != write.process
+                && other.start <= write_end(write, changes)
+                && write.start <= write_end(other, changes)
+        };
+        self.shape.backend.orders_nothing()
+            && writes.into_iter().any(|write| changes.iter().any(|other| beside(write, other)))
+    }
+
+    /// Whether nothing but a clock that was set back told the generation of a manifest: what was there before was removed, and left none.
+    fn may_begin_anew(&self, key: Key) -> bool {
+        let backend = self.shape.backend;
+        let left_nothing = || backend.orders_nothing() || self.removals(key).any(|removal| removal.by.is_none());
+        self.wall_went_back && matches!(backend, Backend::S3(_)) && left_nothing()
     }
 
     /// An answer that a chunk exists, and it does not.

@@ -14,6 +14,8 @@ pub enum Backend {
     Memkv { memory: u64 },
     /// The shipped redis, over a simulated server.
     Redis(Redis),
+    /// The shipped s3, over a simulated server.
+    S3(S3),
     /// The shipped local-fs over simulated files.
     LocalFs {
         /// `durability = full`, and not `rename`.
@@ -35,23 +37,54 @@ pub struct Redis {
     pub password: bool,
 }
 
+/// What kind of S3 server a history has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct S3 {
+    pub conditions: Conditions,
+    /// It keeps the checksum with which an object was put, and tells it.
+    pub keeps_sums: bool,
+    /// It keeps what a client notes with an object.
+    pub keeps_notes: bool,
+    /// A body is held against the hash that was signed, or against its checksum, or both.
+    pub checks_hashes: bool,
+    pub checks_sums: bool,
+    /// What it answers to a change of what must be there and is not.
+    pub missing: u16,
+    pub tls: bool,
+    /// Under so many names.
+    pub gateways: u8,
+}
+
+/// What an S3 server does with a request that has a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conditions {
+    Honoured,
+    /// Those of DELETE are ignored.
+    OfPuts,
+    /// They are compared, and then it is written in another step.
+    InTwoSteps,
+    Ignored,
+}
+
 /// A backend, as arguments name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Contract,
     Memkv,
     Redis,
+    S3,
     LocalFs,
 }
 
 impl Which {
-    pub const ALL: [Which; 4] = [Which::Contract, Which::Memkv, Which::Redis, Which::LocalFs];
+    pub const ALL: [Which; 5] = [Which::Contract, Which::Memkv, Which::Redis, Which::S3, Which::LocalFs];
 
     pub fn name(self) -> &'static str {
         match self {
             Which::Contract => "contract",
             Which::Memkv => "memkv",
             Which::Redis => "redis",
+            Which::S3 => "s3",
             Which::LocalFs => "local-fs",
         }
     }
@@ -66,6 +99,7 @@ impl Which {
             0 => Which::Memkv,
             1 => Which::Redis,
             2 => Which::LocalFs,
+            3 => Which::S3,
             _ => Which::Contract,
         }
     }
@@ -77,6 +111,7 @@ impl Backend {
             Backend::Contract => Which::Contract.name(),
             Backend::Memkv { .. } => Which::Memkv.name(),
             Backend::Redis(_) => Which::Redis.name(),
+            Backend::S3(_) => Which::S3.name(),
             Backend::LocalFs { .. } => Which::LocalFs.name(),
         }
     }
@@ -92,8 +127,13 @@ impl Backend {
                 format!("options = {{ durability = \"{durability}\", keep_free = \"0\"{bound} }}\n")
             }
             Backend::Redis(Redis { ttl_s: Some(ttl_s), .. }) => format!("options = {{ ttl_s = \"{ttl_s}\" }}\n"),
-            Backend::Contract | Backend::Memkv { .. } | Backend::Redis(_) => String::new(),
+            Backend::Contract | Backend::Memkv { .. } | Backend::Redis(_) | Backend::S3(_) => String::new(),
         }
+    }
+
+    /// Whether manifests are changed without conditions: the change that comes last counts, whatever was seen before it.
+    pub fn orders_nothing(self) -> bool {
+        matches!(self, Backend::S3(S3 { conditions: Conditions::Ignored | Conditions::InTwoSteps, .. }))
     }
 
     pub fn writes_out(self) -> bool {
@@ -117,6 +157,8 @@ pub struct Shape {
     pub tells: bool,
     pub batch_items: u32,
     pub deadline: Moment,
+    /// For how long a server is waited for.
+    pub patience: Moment,
     pub breaker_failures: u64,
     pub damaged_ms: u64,
     /// Seconds for which copies are kept near. None: no near level.
@@ -138,7 +180,7 @@ impl Shape {
         let evicts = !holds_data && dice.met(300);
         let big = dice.met(40);
         let settles = dice.met(450);
-        Shape {
+        let mut shape = Shape {
             backend: Backend::Contract,
             durable,
             cheap_repeat: dice.met(500),
@@ -150,6 +192,7 @@ impl Shape {
             tells: settles || dice.met(700),
             batch_items: dice.within(2, 16) as u32,
             deadline: dice.within(4, 30) * 50 * MILLISECOND,
+            patience: 0,
             breaker_failures: [0, 3, 8][dice.index(3)],
             damaged_ms: [0, 100, 1000][dice.index(3)],
             near_ttl_s: dice.met(400).then(|| dice.within(1, 4)),
@@ -163,7 +206,9 @@ impl Shape {
                     [dice.within(2, 9) as u8, dice.within(1, 5) as u8, dice.within(1, 3) as u8, dice.within(1, 3) as u8]
                 }
             },
-        }
+        };
+        shape.patience = shape.deadline;
+        shape
     }
 
     /// The same operators over memkv, of which what it says of its store is known.
@@ -213,6 +258,42 @@ impl Shape {
         }
     }
 
+    /// The same over s3.
+    pub fn over_s3(self, dice: &mut Dice) -> Self {
+        let conditions = match dice.below(10) {
+            0 => Conditions::InTwoSteps,
+            1 => Conditions::Ignored,
+            2 | 3 => Conditions::OfPuts,
+            _ => Conditions::Honoured,
+        };
+        let checks = dice.below(4);
+        let s3 = S3 {
+            conditions,
+            keeps_sums: dice.met(700),
+            keeps_notes: dice.met(800),
+            checks_hashes: checks != 0,
+            checks_sums: checks != 1,
+            missing: if dice.met(500) { 404 } else { 412 },
+            tls: dice.met(300),
+            gateways: dice.within(1, 2) as u8,
+        };
+        let settles = matches!(conditions, Conditions::Honoured | Conditions::OfPuts);
+        Shape {
+            backend: Backend::S3(s3),
+            durable: true,
+            cheap_repeat: true,
+            write_through: false,
+            holds_data: false,
+            wants_fresh: false,
+            evicts: false,
+            settles,
+            tells: true,
+            batch_items: 64,
+            patience: self.deadline / dice.within(1, 4),
+            ..self
+        }
+    }
+
     /// The same over local-fs.
     pub fn over_local_fs(self, dice: &mut Dice) -> Self {
         let most = match self.lengths.big {
@@ -243,7 +324,7 @@ impl Shape {
 
     /// Whether something may be evicted at any time, whatever the component says.
     pub fn may_evict(&self) -> bool {
-        self.evicts || matches!(self.backend, Backend::Redis(_))
+        self.evicts || matches!(self.backend, Backend::Redis(_) | Backend::S3(_))
     }
 
     pub fn key(&self, dice: &mut Dice, kind: Kind) -> Key {

@@ -14,7 +14,8 @@ use crate::chance::Dice;
 use crate::engine;
 use crate::guest::Guest;
 use crate::oracle::{Violation, ms};
-use crate::plan::{Backend, Event, Less, Plan};
+use crate::plan::{Backend, Event, Less, Plan, S3};
+use crate::shipped;
 use crate::shipped::files::{self, Files};
 use crate::shipped::server::{self, Running};
 use crate::threads::{Ended, MILLISECOND, Moment, SECOND, Stacks, Task, Threads};
@@ -189,6 +190,7 @@ fn befall(sim: &Arc<Sim>, event: &Event, number: u32) {
         Event::Rot(key) => world.rot(*key, &mut dice, now),
         Event::WallJump(by) => {
             world.wall_jumps = true;
+            world.wall_went_back |= *by < 0;
             sim.threads.jump_wall(*by);
         }
         Event::NoThreads(long) => world.no_threads_until = now + long,
@@ -232,6 +234,8 @@ fn scheme(plan: &Plan) -> &'static str {
         Backend::Contract => "sim",
         Backend::Memkv { .. } => "memkv",
         Backend::Redis(_) => "redis",
+        Backend::S3(S3 { tls: true, .. }) => "s3",
+        Backend::S3(_) => "s3+http",
         Backend::LocalFs { .. } => "local-fs",
     }
 }
@@ -240,6 +244,9 @@ fn scheme(plan: &Plan) -> &'static str {
 pub fn uri(plan: &Plan) -> String {
     if matches!(plan.shape.backend, Backend::LocalFs { .. }) {
         return files::uri();
+    }
+    if let Backend::S3(s3) = plan.shape.backend {
+        return format!("{}://{}", scheme(plan), shipped::s3::place(s3.gateways));
     }
     // Redis has numbers for names.
     let name = if matches!(plan.shape.backend, Backend::Redis(_)) { "0" } else { "one" };
@@ -252,12 +259,13 @@ fn config(sim: &Sim) -> String {
         shape.near_ttl_s.map_or(String::new(), |ttl| format!("near = {{ memory_bytes = 1048576, ttl_s = {ttl} }}\n"));
     let verify = if shape.verifies { "xxh3" } else { "auto" };
     let layout1 = if shape.layout1 { "read" } else { "off" };
-    let scheme = scheme(&sim.plan);
+    let name = shape.backend.name();
+    let table = if name == "contract" { scheme(&sim.plan) } else { name };
     let options = shape.backend.options();
     format!(
-        "[backend.{scheme}]\n{options}layout1 = \"{layout1}\"\nverify = \"{verify}\"\n{near}limits = {{ deadline_ms = {}, call_ms = 60000, patience_ms = {}, breaker_failures = {}, breaker_ms = 200, damaged_ms = {} }}\n",
+        "[backend.{table}]\n{options}layout1 = \"{layout1}\"\nverify = \"{verify}\"\n{near}limits = {{ deadline_ms = {}, call_ms = 60000, patience_ms = {}, breaker_failures = {}, breaker_ms = 200, damaged_ms = {} }}\n",
         shape.deadline / MILLISECOND,
-        shape.deadline / MILLISECOND,
+        shape.patience / MILLISECOND,
         shape.breaker_failures,
         shape.damaged_ms
     )

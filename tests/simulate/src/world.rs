@@ -120,6 +120,9 @@ pub struct World {
     pub calm: bool,
     pub failovers: Vec<Moment>,
     pub wall_jumps: bool,
+    pub wall_went_back: bool,
+    /// Processes whose backend was opened without conditions, though the server may honour them: it could not find out.
+    pub unfenced: BTreeSet<usize>,
     /// Generations of manifests may be lower than former ones.
     pub generations_fall: bool,
     /// Instances lost.
@@ -161,6 +164,8 @@ impl World {
             calm: false,
             failovers: Vec::new(),
             wall_jumps: false,
+            wall_went_back: false,
+            unfenced: BTreeSet::new(),
             generations_fall: false,
             lost: 0,
             generation: 0,

@@ -15,6 +15,12 @@ fn run(planted: Option<&str>, arguments: &[&str]) -> (Output, Value) {
     (output, report)
 }
 
+/// How often a fault was met.
+fn met(report: &Value, fault: &str) -> u64 {
+    let pairs = report["pairs"].as_array().unwrap().iter().filter(|pair| pair["fault"] == fault);
+    pairs.filter_map(|pair| pair["count"].as_u64()).sum()
+}
+
 #[test]
 fn histories_break_no_rule_and_replay_whatever_runs_beside_them() {
     let (output, report) = run(None, &["--histories", "2000", "--jobs", "1"]);
@@ -39,7 +45,7 @@ fn a_shipped_backend_and_its_server_break_no_rule_and_replay() {
     // Nobody names a backend: most seeds are over the storage system that keeps the contract.
     let (_, report) = run(None, &["--histories", "300"]);
     let over = |backend: &str| report["backends"][backend].as_u64().unwrap();
-    let shipped = [over("memkv"), over("redis"), over("local-fs")];
+    let shipped = [over("memkv"), over("redis"), over("s3"), over("local-fs")];
     assert!(shipped.iter().all(|over| (15..60).contains(over)), "{}", report["backends"]);
     assert_eq!(over("contract"), 300 - shipped.iter().sum::<u64>());
 }
@@ -58,26 +64,34 @@ fn a_shipped_backend_over_a_simulated_redis_breaks_no_rule_and_replays() {
 }
 
 #[test]
+fn a_shipped_backend_over_a_simulated_s3_breaks_no_rule_and_replays() {
+    let (output, report) = run(None, &["--backend", "s3", "--histories", "300", "--jobs", "1"]);
+    assert!(output.status.success() && report["violation"].is_null(), "{report:#}");
+    assert_eq!(report["backends"], serde_json::json!({"s3": 300}));
+    assert!(report["operations"].as_u64().unwrap() > 20_000, "{}", report["operations"]);
+    for fault in
+        ["refused", "twice", "late", "unanswered", "flipped", "stopped", "trap", "power loss", "rot", "evicted"]
+    {
+        assert!(met(&report, fault) > 0, "{fault} is not met: {}", report["pairs"]);
+    }
+    let (_, again) = run(None, &["--backend", "s3", "--histories", "300", "--jobs", "3"]);
+    assert_eq!((&report["digest"], &report["pairs"]), (&again["digest"], &again["pairs"]));
+    // Of chunks nothing is promised of what comes late: a server that has it come is found.
+    let (_, report) = run(Some("store: an s3 server puts chunks that come late"), &["--backend", "s3"]);
+    assert!(!report["violation"].is_null(), "{report:#}");
+}
+
+#[test]
 fn a_shipped_backend_over_files_breaks_no_rule_and_replays() {
     let (output, report) = run(None, &["--backend", "local-fs", "--histories", "300", "--jobs", "1"]);
     assert!(output.status.success() && report["violation"].is_null(), "{report:#}");
     assert_eq!(report["backends"], serde_json::json!({"local-fs": 300}));
     assert!(report["operations"].as_u64().unwrap() > 20_000, "{}", report["operations"]);
     // What befalls system calls was met.
-    let met = |fault: &str| {
-        let of_fault = |pair: &&Value| pair["fault"] == fault;
-        report["pairs"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(of_fault)
-            .filter_map(|pair| pair["count"].as_u64())
-            .sum::<u64>()
-    };
     for fault in
         ["disk full", "call fails", "slow", "stopped", "trap", "power loss", "kill", "freeze", "removed", "rot"]
     {
-        assert!(met(fault) > 0, "{fault} is not met: {}", report["pairs"]);
+        assert!(met(&report, fault) > 0, "{fault} is not met: {}", report["pairs"]);
     }
     let (_, again) = run(None, &["--backend", "local-fs", "--histories", "300", "--jobs", "3"]);
     assert_eq!((&report["digest"], &report["pairs"]), (&again["digest"], &again["pairs"]));
@@ -115,7 +129,7 @@ fn wrong_arguments_are_told() {
         (&["--seed"][..], "needs a value"),
         (&["--seed", "x"], "no number"),
         (&["--what"], "no argument"),
-        (&["--backend", "x"], "none of contract, memkv, redis, local-fs"),
+        (&["--backend", "x"], "none of contract, memkv, redis, s3, local-fs"),
     ] {
         let output = Command::new(PROGRAM).args(arguments).output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use kv_store_core::process::Clock;
 use kv_store_core::until::Until;
 use kv_store_sdk::native::files::Granted;
+use kv_store_sdk::native::http::{Message, Reply};
 use kv_store_sdk::native::system::Level;
 use kv_store_sdk::native::{Host, Stream};
 use kv_store_sdk::{Error, Result};
 
 use super::net::{Near, Wire};
-use super::{Instances, files, memkv, redis, server};
+use super::{Instances, files, memkv, redis, s3, server};
 use crate::calls::Fate;
 use crate::chance::Dice;
-use crate::plan::{Backend, Redis};
+use crate::plan::{Backend, Redis, S3};
 use crate::sim::Sim;
 use crate::threads::{MICROSECOND, MILLISECOND, Moment};
 use crate::world::{Origin, Request};
@@ -26,6 +27,20 @@ pub struct Trap;
 /// What may befall a call.
 const FATES: &[Fate] =
     &[Fate::Slow, Fate::Busy, Fate::Lost, Fate::Unanswered, Fate::Late, Fate::Trap, Fate::Hangs, Fate::Flipped];
+
+/// And a call over HTTP: its server refuses for a while, and what is between the two may send a request twice.
+const FATES_OVER_HTTP: &[Fate] = &[
+    Fate::Slow,
+    Fate::Busy,
+    Fate::Lost,
+    Fate::Unanswered,
+    Fate::Late,
+    Fate::Twice,
+    Fate::Trap,
+    Fate::Hangs,
+    Fate::Refused,
+    Fate::Flipped,
+];
 
 /// A call that takes longer was waiting for something.
 pub const LONG: Moment = 20 * MILLISECOND;
@@ -47,6 +62,8 @@ pub struct Call {
     steps: Cell<u64>,
     /// Sends until it is struck.
     sends: Cell<u64>,
+    /// How often it is struck from then on.
+    strikes: Cell<u64>,
     struck: Cell<bool>,
 }
 
@@ -62,16 +79,24 @@ impl Call {
         let mut dice = Dice::of(sim.plan.seed, &[2, u64::from(operation), *nth]);
         // What befalls a backend over files befalls its system calls.
         let over_files = sim.files.is_some();
-        let (trouble, fates) =
-            if over_files { (world.shape.trouble / 8, &[Fate::Trap][..]) } else { (world.shape.trouble, FATES) };
+        let over_http = matches!(sim.plan.shape.backend, Backend::S3(_));
+        let (trouble, fates) = match over_files {
+            true => (world.shape.trouble / 8, &[Fate::Trap][..]),
+            false => (world.shape.trouble, if over_http { FATES_OVER_HTTP } else { FATES }),
+        };
         let met = dice.met(trouble);
         let mut fate = *dice.pick(fates).unwrap_or(&Fate::Well);
         if !met || calm || world.calm || sim.less.calm.contains(&operation) {
             fate = Fate::Well;
         }
         let has_values = matches!(request, Request::Get(_) | Request::GetManifest(_) | Request::Put { .. });
-        // RESP has no checksum: of what is no value nothing is promised.
-        if fate == Fate::Flipped && matches!(sim.plan.shape.backend, Backend::Redis(_)) && !has_values {
+        // RESP and HTTP have no checksum: of what is no value nothing is promised. TLS lets no flip through.
+        let values_flip = match sim.plan.shape.backend {
+            Backend::Redis(_) => has_values,
+            Backend::S3(S3 { tls, .. }) => has_values && !tls,
+            _ => true,
+        };
+        if fate == Fate::Flipped && !values_flip {
             fate = Fate::Slow;
         }
         let now = sim.threads.moment();
@@ -92,13 +117,15 @@ impl Call {
         });
         files::called(&sim, origin, &request);
         server::called(&sim, call, request, calm);
-        let (steps, sends) = (1 + dice.below(12), dice.below(2));
+        let (steps, sends) = (1 + dice.below(12), dice.below(if over_http { 4 } else { 2 }));
+        let strikes = if over_http { [1, 1, 1, 2, 8][dice.index(5)] } else { 1 };
         let (sim, until, dice) = (sim.clone(), until.clone(), RefCell::new(dice));
-        let (steps, sends, struck) = (Cell::new(steps), Cell::new(sends), Cell::new(false));
+        let (steps, sends, strikes, struck) =
+            (Cell::new(steps), Cell::new(sends), Cell::new(strikes), Cell::new(false));
         let of = of.clone();
         Rc::new_cyclic(|own| {
             let own = own.clone();
-            Call { sim, until, origin, fate, calm, begun: now, of, own, items, dice, steps, sends, struck }
+            Call { sim, until, origin, fate, calm, begun: now, of, own, items, dice, steps, sends, strikes, struck }
         })
     }
 
@@ -163,13 +190,63 @@ impl Call {
 
     /// Whether what befalls the call befalls the bytes that are about to be sent.
     pub fn strikes(&self) -> bool {
-        if self.struck.get() || matches!(self.fate, Fate::Well | Fate::Trap | Fate::Busy | Fate::Unreachable) {
+        if matches!(self.fate, Fate::Well | Fate::Trap | Fate::Busy | Fate::Unreachable) {
             return false;
         }
         let left = self.sends.get();
         self.sends.set(left.saturating_sub(1));
-        self.struck.set(left == 0);
-        left == 0
+        left == 0 && self.is_struck()
+    }
+
+    /// Whether it is struck once more.
+    fn is_struck(&self) -> bool {
+        let left = self.strikes.get();
+        self.strikes.set(left.saturating_sub(1));
+        self.struck.set(self.struck.get() || left > 0);
+        left > 0
+    }
+
+    /// A connection that was parked and can be used.
+    pub fn kept(&self, session: &str) -> Option<Near> {
+        loop {
+            let near = self.of.take_parked(session)?;
+            if near.wire.is_silent(self.sim.threads.moment()) {
+                near.wire.resume();
+                near.call.replace(self.own.clone());
+                return Some(near);
+            }
+        }
+    }
+
+    /// Keep a connection for the next call.
+    pub fn keep(&self, session: &str, near: Near) {
+        self.of.park(session, Box::new(near));
+    }
+
+    /// Wait until a new connection gets through.
+    pub fn reach(&self) -> Result<()> {
+        self.step()?;
+        let there = self.dice.borrow_mut().within(40 * MICROSECOND, 2 * MILLISECOND);
+        self.wait(there);
+        self.step()?;
+        let now = self.sim.threads.moment();
+        let partition = self.sim.world().partitioned.get(&self.origin.process).copied().unwrap_or(0);
+        if partition > now && !self.calm {
+            self.wait(partition - now);
+        }
+        self.step()
+    }
+
+    /// A connection to the server, unless that refuses it.
+    pub fn opened(&self, authority: &str) -> Result<Near> {
+        let refuses = self.fate == Fate::Busy && self.is_struck();
+        if (refuses || server::is_down(&self.sim)) && !self.calm {
+            self.is_disturbed();
+            self.until.met(authority, false);
+            return Err(Error::unavailable("the server refuses the connection"));
+        }
+        let wire: Arc<Wire> = server::serve(&self.sim, self.origin.process);
+        Ok(Near::new(self.sim.clone(), wire, self.own.clone()))
     }
 
     /// Wait, not beyond the end.
@@ -186,31 +263,15 @@ impl Host for Call {
 
     fn connect(&self, authority: &str, session: Option<&str>) -> Result<(Box<dyn Stream>, bool)> {
         self.step()?;
-        while let Some(near) = session.and_then(|session| self.of.take_parked(session)) {
-            if near.wire.is_silent(self.sim.threads.moment()) {
-                near.wire.resume();
-                near.call.replace(self.own.clone());
-                return Ok((Box::new(near), true));
-            }
+        if let Some(near) = session.and_then(|session| self.kept(session)) {
+            return Ok((Box::new(near), true));
         }
-        let there = self.dice.borrow_mut().within(40 * MICROSECOND, 2 * MILLISECOND);
-        self.wait(there);
-        self.step()?;
-        let now = self.sim.threads.moment();
-        let partition = self.sim.world().partitioned.get(&self.origin.process).copied().unwrap_or(0);
-        if partition > now && !self.calm {
-            self.wait(partition - now);
-        }
-        self.step()?;
-        let refuses = self.fate == Fate::Busy && !self.struck.replace(true);
-        if (refuses || server::is_down(&self.sim)) && !self.calm {
-            self.is_disturbed();
-            self.until.met(authority, false);
-            return Err(Error::unavailable("the server refuses the connection"));
-        }
-        let wire: Arc<Wire> = server::serve(&self.sim, self.origin.process);
-        let near = Near { sim: self.sim.clone(), wire, call: RefCell::new(self.own.clone()) };
-        Ok((Box::new(near), false))
+        self.reach()?;
+        Ok((Box::new(self.opened(authority)?), false))
+    }
+
+    fn exchange(&self, requests: Vec<Message>) -> Vec<Result<Reply>> {
+        self.requests(&requests)
     }
 
     fn park(&self, _: &str, session: Option<&str>, stream: Box<dyn Stream>) {
@@ -229,6 +290,8 @@ impl Host for Call {
         Ok(match (self.sim.plan.shape.backend, name) {
             (Backend::Memkv { .. }, "auth-key") => Some(memkv::KEY.to_owned()),
             (Backend::Redis(Redis { password: true, .. }), "password") => Some(redis::PASSWORD.to_owned()),
+            (Backend::S3(_), "access-key-id") => Some(s3::ACCESS_KEY_ID.to_owned()),
+            (Backend::S3(_), "secret-access-key") => Some(s3::SECRET_ACCESS_KEY.to_owned()),
             _ => None,
         })
     }
@@ -264,6 +327,7 @@ impl Host for Call {
     }
 
     fn begin(&self, items: &[u32], token: &[u8]) -> Vec<Vec<u8>> {
+        server::changes_until(&self.sim, self.origin.call, self.end());
         self.until.change().map(|change| change.begin(items, token)).unwrap_or_default()
     }
 

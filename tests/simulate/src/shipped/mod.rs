@@ -5,11 +5,13 @@
 //! call at a time; parked connections; the end of an instance that traps.
 
 mod call;
+mod exchange;
 pub mod files;
 mod maintenance;
 mod memkv;
 mod net;
 pub mod redis;
+pub mod s3;
 mod seen;
 pub mod server;
 
@@ -129,6 +131,9 @@ pub fn open(
         evicts: has(sdk::Properties::EVICTS),
         settles: has(sdk::Properties::SETTLES),
     };
+    if !properties.settles {
+        of.sim.world().unfenced.insert(of.process);
+    }
     let max_instances = Some(MAX_INSTANCES as u32);
     Ok((of, Features { label, properties, max_instances, batch_items, batch_bytes, max_value_bytes, more }))
 }
@@ -223,6 +228,7 @@ impl Instances {
         let open: Open = match self.sim.plan.shape.backend {
             plan::Backend::LocalFs { .. } => local_fs::open,
             plan::Backend::Redis(_) => ::redis::open,
+            plan::Backend::S3(_) => ::s3::open,
             _ => ::memkv::open,
         };
         self.run(&call, || open(&self.uri, self.options.clone()))
@@ -309,7 +315,12 @@ impl Backend for Shipped {
         let items = values.iter().map(|value| Rc::from(value.as_slice())).collect();
         let chunks = places(hashes).into_iter().zip(values.into_iter().map(Arc::new)).collect();
         let request = Request::Put { chunks, replace };
-        let answers = self.call(request, items, until, |guest| guest.put_chunks(hashes, &lens, replace))?;
+        let answers = self.call(request.clone(), items, until, |guest| guest.put_chunks(hashes, &lens, replace));
+        let failed_any = |answers: &Vec<PutOutcome>| answers.iter().any(|put| matches!(put, PutOutcome::Failed(_)));
+        if answers.as_ref().map_or(true, failed_any) {
+            self.0.sim.world().may_end_unknown(&request);
+        }
+        let answers = answers?;
         let put = |answer| match answer {
             PutOutcome::Stored => Ok(Put::New),
             PutOutcome::Existed => Ok(Put::Existed),

@@ -1,6 +1,6 @@
 //! Connections between engines and a simulated server: bytes that arrive in order and in pieces, late, in part or not at all.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::net::Shutdown;
@@ -54,8 +54,19 @@ struct Pipe {
     flips: bool,
     /// One bit of the next value changes.
     flips_value: bool,
+    /// What the server does with the next request.
+    odd: Option<Odd>,
     /// So much later than it would.
     slow: Moment,
+}
+
+/// What a server, or what is before it, does with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Odd {
+    /// It answers that it failed, or has too much to do.
+    Refuses,
+    /// It is delivered once more, later.
+    Repeats,
 }
 
 struct Piece {
@@ -113,7 +124,7 @@ impl Wire {
         let dice = Dice::of(sim.plan.seed, &[7, number]);
         let state = State { up: Pipe::default(), down: Pipe::default(), dice };
         let clock = Clock::of(sim.threads.clone());
-        let flips_values = matches!(sim.plan.shape.backend, Backend::Redis(_));
+        let flips_values = matches!(sim.plan.shape.backend, Backend::Redis(_) | Backend::S3(_));
         Arc::new(Wire { process, flips_values, state: Mutex::new(state), changed: Condition::new(&clock) })
     }
 
@@ -148,7 +159,7 @@ impl Wire {
     pub fn resume(&self) {
         let State { up, down, .. } = &mut *self.state();
         for pipe in [up, down] {
-            (pipe.slow, pipe.flips, pipe.flips_value) = (0, false, false);
+            (pipe.slow, pipe.flips, pipe.flips_value, pipe.odd) = (0, false, false, None);
         }
     }
 
@@ -156,6 +167,11 @@ impl Wire {
     pub fn takes_flip(&self, up: bool) -> bool {
         let state = &mut *self.state();
         std::mem::take(if up { &mut state.up.flips_value } else { &mut state.down.flips_value })
+    }
+
+    /// What is to become of the request that has come.
+    pub fn takes_odd(&self) -> Option<Odd> {
+        self.state().up.odd.take()
     }
 
     /// It can be used, and nothing has come that nobody asked for.
@@ -214,9 +230,19 @@ pub struct Near {
     pub wire: Arc<Wire>,
     /// The call that uses it.
     pub call: RefCell<Own<Call>>,
+    /// The server has closed it.
+    closed: Cell<bool>,
 }
 
 impl Near {
+    pub fn new(sim: Arc<Sim>, wire: Arc<Wire>, call: Own<Call>) -> Self {
+        Near { sim, wire, call: RefCell::new(call), closed: Cell::new(false) }
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
     fn call(&self) -> Result<Rc<Call>> {
         self.call.borrow().upgrade().ok_or_else(|| Error::other("the call that used the connection is over"))
     }
@@ -231,6 +257,8 @@ impl Near {
             }
             // A value goes one way only.
             Fate::Flipped if self.wire.flips_values => (up.flips_value, down.flips_value) = (true, true),
+            Fate::Refused => up.odd = Some(Odd::Refuses),
+            Fate::Twice => up.odd = Some(Odd::Repeats),
             Fate::Flipped if dice.met(500) => up.flips = true,
             Fate::Flipped => down.flips = true,
             Fate::Unanswered => {
@@ -280,11 +308,18 @@ impl Stream for Near {
     }
 
     fn receive(&self, limit: usize) -> Result<Vec<u8>> {
+        self.receive_since(limit, self.sim.threads.moment(), self.sim.plan.shape.patience)
+    }
+
+    fn set_patience(&self, _: u64) {}
+}
+
+impl Near {
+    /// The same, where nothing has come since a moment.
+    pub fn receive_since(&self, limit: usize, since: Moment, patience: Moment) -> Result<Vec<u8>> {
         let call = self.call()?;
         call.step()?;
-        let begun = self.sim.threads.moment();
-        let patience = self.sim.plan.shape.deadline;
-        let until = call.end().min(begun + patience);
+        let until = call.end().min(since + patience);
         let held = |now| self.sim.world().partitioned.get(&self.wire.process).copied().unwrap_or(0).max(now);
         let came = self.wire.read(&self.sim, |state| &mut state.down, limit, until, held);
         call.step()?;
@@ -294,8 +329,12 @@ impl Stream for Near {
                 call.until.met(server::AUTHORITY, true);
                 Ok(bytes)
             }
-            Came::End => Ok(Vec::new()),
+            Came::End => {
+                self.closed.set(true);
+                Ok(Vec::new())
+            }
             Came::Reset => {
+                self.closed.set(true);
                 call.is_disturbed();
                 call.until.met(server::AUTHORITY, false);
                 Err(Error::unavailable("the connection was reset"))
@@ -312,8 +351,6 @@ impl Stream for Near {
             }
         }
     }
-
-    fn set_patience(&self, _: u64) {}
 }
 
 impl Drop for Near {

@@ -26,13 +26,31 @@ impl World {
                 self.oracle.mended(origin.process, key);
             }
         }
+        // What a server is that keeps all that it has acknowledged.
+        let durable = self.shape.durable.then(|| entry.clone());
         self.set(place, Some(entry), now);
+        self.slots.entry(place.clone()).or_default().durable = durable;
+    }
+
+    /// The bytes under a place have changed by themselves.
+    pub fn has_rotted(&mut self, place: &Stored, now: Moment) {
+        let slot = self.slots.entry(place.clone()).or_default();
+        slot.rotted = Some(now);
+        let changed = slot.past.last_mut().and_then(|(_, entry)| entry.as_mut());
+        for entry in slot.visible.iter_mut().chain(slot.durable.iter_mut()).chain(changed) {
+            (entry.sound, entry.version) = (false, None);
+        }
+        // What is shorter than it was put counts as gone.
+        if let Some(key) = self.keys.get(place) {
+            self.oracle.touches(*key);
+        }
     }
 
     /// It has nothing there any more.
     pub fn missed(&mut self, place: &Stored, by: Option<Origin>, now: Moment) {
         if self.slots.get(place).is_some_and(|slot| slot.visible.is_some()) {
             self.remove(place, by, now);
+            self.slots.entry(place.clone()).or_default().durable = None;
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use kv_platform::sync::{Mutex, MutexGuard};
 
 use super::net::{Far, Wire};
-use super::{memkv, redis};
+use super::{memkv, redis, s3};
 use crate::calls::Fate;
 use crate::chance::Dice;
 use crate::names::Stored;
@@ -40,6 +40,16 @@ pub trait Serves: Send + Sync {
     /// Somebody else removes what lies under a place.
     fn remove(&self, place: usize);
 
+    /// Whether what lies there changes by itself.
+    fn may_rot(&self) -> bool {
+        false
+    }
+
+    /// Bytes that lie under a place change. False: there are none.
+    fn spoil(&self, _: usize, _: &mut Dice) -> bool {
+        false
+    }
+
     /// What serves in its place from now on, when it is gone. `back`: how old it may be.
     fn successor(&self, sim: &Sim, back: Moment, dice: &mut Dice) -> Arc<dyn Serves>;
 }
@@ -56,6 +66,8 @@ struct State {
     /// Which threads serve, and whom.
     serving: BTreeMap<usize, Origin>,
     requests: BTreeMap<u64, (Request, bool)>,
+    /// Until when the changes of a call may be carried out, as it has told.
+    changes_until: BTreeMap<u64, Moment>,
     /// What it had under each place when it was last looked at. A manifest whose chunk is missing keeps its value here.
     seen: BTreeMap<Stored, Value>,
     wires: Vec<Weak<Wire>>,
@@ -70,7 +82,7 @@ struct State {
 impl Running {
     /// For the places of a history. None: its backend has no server.
     pub fn of<'a>(plan: &Plan, places: impl Iterator<Item = &'a Stored>) -> Option<Self> {
-        if !matches!(plan.shape.backend, Backend::Memkv { .. } | Backend::Redis(_)) {
+        if !matches!(plan.shape.backend, Backend::Memkv { .. } | Backend::Redis(_) | Backend::S3(_)) {
             return None;
         }
         let mut places: Vec<Stored> = places.cloned().collect();
@@ -80,6 +92,7 @@ impl Running {
             down_until: 0,
             serving: BTreeMap::new(),
             requests: BTreeMap::new(),
+            changes_until: BTreeMap::new(),
             seen: BTreeMap::new(),
             wires: Vec::new(),
             numbered: 0,
@@ -92,6 +105,15 @@ impl Running {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    /// Its connections are gone, and for a while it takes none.
+    fn restarts(&self, now: Moment, dice: &mut Dice) {
+        let mut state = self.state();
+        state.down_until = now + dice.below(500 * MILLISECOND);
+        let wires: Vec<Arc<Wire>> = state.wires.drain(..).filter_map(|wire| wire.upgrade()).collect();
+        drop(state);
+        wires.iter().for_each(|wire| wire.cut(now));
     }
 
     /// Whether the running thread is one of a server's.
@@ -158,6 +180,7 @@ pub fn start(sim: &Arc<Sim>) {
         Backend::Contract | Backend::LocalFs { .. } => return,
         Backend::Memkv { memory } => memkv::start(sim, memory, &running.places, dice),
         Backend::Redis(setup) => redis::start(sim, setup, &running.places, dice),
+        Backend::S3(setup) => s3::start(sim, setup, &running.places, dice),
     };
     running.state().server = Some(server);
 }
@@ -175,6 +198,19 @@ pub fn called(sim: &Sim, call: u64, request: Request, calm: bool) {
     if let Some(running) = &sim.server {
         running.state().requests.insert(call, (request, calm));
     }
+}
+
+/// A call says that its changes end then.
+pub fn changes_until(sim: &Sim, call: u64, end: Moment) {
+    if let Some(running) = &sim.server {
+        running.state().changes_until.insert(call, end);
+    }
+}
+
+/// Whether the call of a change may still be waited for, by itself or by others.
+pub fn waits(sim: &Sim, call: u64) -> bool {
+    let end = sim.server.as_ref().and_then(|running| running.state().changes_until.get(&call).copied());
+    end.is_none_or(|end| sim.threads.moment() < end)
 }
 
 /// What a call asks for.
@@ -215,6 +251,21 @@ pub fn serve(sim: &Arc<Sim>, process: usize) -> Arc<Wire> {
         sim.threads.start(Task { process: NOBODY, operation: 0 }, false, Box::new(job));
     }
     wire
+}
+
+/// Have a thread of the server's do something for a call after a while.
+pub fn later(sim: &Arc<Sim>, origin: Origin, long: Moment, what: impl FnOnce(&Sim) + Send + 'static) {
+    let own = Arc::downgrade(sim);
+    let job = move || {
+        let Some(sim) = own.upgrade() else { return };
+        sim.threads.pause(long);
+        let (Some(running), Some(thread)) = (&sim.server, sim.threads.current()) else { return };
+        running.state().serving.insert(thread, origin);
+        what(&sim);
+        settled(&sim);
+        running.state().serving.remove(&thread);
+    };
+    sim.threads.start(Task { process: NOBODY, operation: 0 }, false, Box::new(job));
 }
 
 /// The running thread of the server has read bytes of a call.
@@ -298,14 +349,24 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
             let places = places.iter().filter_map(|place| running.places.binary_search(place).ok());
             places.for_each(|place| server.remove(place));
         }
+        Event::Rot(key) if server.may_rot() => {
+            for place in crate::names::places(sim.plan.shape.lengths, *key) {
+                let at = running.places.binary_search(&place).ok();
+                if at.is_some_and(|at| server.spoil(at, dice)) {
+                    look(sim, running, None);
+                    sim.world().has_rotted(&place, now);
+                }
+            }
+        }
         Event::Failover(back) => {
-            let mut state = running.state();
-            state.down_until = now + dice.below(500 * MILLISECOND);
-            state.server = Some(server.successor(sim, *back, dice));
-            let wires: Vec<Arc<Wire>> = state.wires.drain(..).filter_map(|wire| wire.upgrade()).collect();
-            drop(state);
-            wires.iter().for_each(|wire| wire.cut(now));
+            running.state().server = Some(server.successor(sim, *back, dice));
+            running.restarts(now, dice);
             sim.world().failovers.push(now);
+        }
+        // What a durable server has acknowledged is there afterwards.
+        Event::PowerLoss => {
+            sim.world().dead_until(now);
+            running.restarts(now, dice);
         }
         Event::Kill(process) => {
             let wires: Vec<Arc<Wire>> = running.state().wires.iter().filter_map(Weak::upgrade).collect();
