@@ -45,7 +45,7 @@ fn store(settles: bool) -> HoldingStore {
     let time = Arc::new(Turned { passed: Mutex::default(), zero: Instant::now(), runs: AtomicBool::new(false) });
     let clock = Clock::of(time.clone());
     let (fake, changes) = (Arc::new(Fake::default()), Arc::new(Changes::new(clock.clone())));
-    let counters = counters::OfProcess::default().of("holding-test", None);
+    let counters = counters::ProcessCounters::default().of("holding-test", None);
     let holding = Holding::new(fake.clone(), changes.clone(), settles, counters);
     HoldingStore { fake, time, clock, changes, holding }
 }

@@ -157,7 +157,7 @@ mod tests {
         let limits = Limits { breaker_failures: failures, breaker_ms: 60_000, ..Limits::default() };
         let (fake, breaker) =
             (Arc::new(Fake::default()), Arc::new(Breaker::new("fake://x", &limits, &Clock::default())));
-        let counters = counters::OfProcess::default().of("guarded-test", None);
+        let counters = counters::ProcessCounters::default().of("guarded-test", None);
         (fake.clone(), WithBreaker::new(fake, breaker, counters), Until::new(&limits))
     }
 

@@ -54,7 +54,7 @@ pub struct Usage {
 }
 
 /// The near levels of a process.
-pub struct OfProcess {
+pub struct NearLevels {
     /// Each with whose it is.
     levels: Mutex<Vec<(Whom, Weak<Level>)>>,
     clock: Clock,
@@ -64,10 +64,10 @@ pub struct OfProcess {
 
 type Whom = (String, Option<String>, Near);
 
-impl OfProcess {
+impl NearLevels {
     /// None yet.
     pub fn new(clock: Clock, writers: Arc<Helpers>, directories: Arc<directory::Shared>) -> Self {
-        OfProcess { levels: Mutex::default(), clock, writer: Arc::new(Writer::new(writers)), directories }
+        NearLevels { levels: Mutex::default(), clock, writer: Arc::new(Writer::new(writers)), directories }
     }
 
     /// Wait until all is written that was handed to the writer.

@@ -20,7 +20,7 @@ mod tests;
 
 pub use disk::check_directory;
 pub use layer::{ContentKeys, NearLayer};
-pub use level::{Level, OfProcess};
+pub use level::{Level, NearLevels};
 
 use sha2::{Digest, Sha256};
 

@@ -172,7 +172,7 @@ pub struct Reach {
     /// The directories that the config grants, by name.
     pub folders: BTreeMap<String, Arc<Directory>>,
     /// The segment stores of the process, of which it may open those in its directories.
-    pub segments: Arc<crate::segments::OfProcess>,
+    pub segments: Arc<crate::segments::SegmentStores>,
     /// Whose the store is.
     pub owner: Arc<Owner>,
     /// As whom it reaches the threads that all stores share.

@@ -22,6 +22,6 @@ mod store;
 pub use format::{Key, MAX_KEY_BYTES, Place, SPACES};
 pub use index::Total;
 pub use list::Listed;
-pub use process::OfProcess;
+pub use process::SegmentStores;
 pub use room::Evicted;
 pub use store::{NewValue, Settings, Store, Stored};

@@ -16,7 +16,7 @@ use crate::until::Until;
 const READ_AT_ONCE: u64 = 4 << 20;
 
 /// The segment stores of a process.
-pub struct OfProcess {
+pub struct SegmentStores {
     spawn: Spawn,
     clock: Clock,
     random: Random,
@@ -26,10 +26,10 @@ pub struct OfProcess {
 /// Which folder it is, and whether nothing in it may be changed.
 type FolderIdentity = (fs::Dev, u64, bool);
 
-impl OfProcess {
+impl SegmentStores {
     /// None yet.
     pub fn new(spawn: Spawn, clock: Clock, random: Random) -> Self {
-        OfProcess { spawn, clock, random, open: Mutex::default() }
+        SegmentStores { spawn, clock, random, open: Mutex::default() }
     }
 
     /// The store in a directory, made if it is not there. `limits`: how long the log may be read for.
@@ -90,7 +90,7 @@ mod tests {
             job();
             true
         });
-        let process = OfProcess::new(at_once, Clock::default(), Random::default());
+        let process = SegmentStores::new(at_once, Clock::default(), Random::default());
         let directory = Directory::open_read_only(folder.path(), &Arc::default()).unwrap();
         let limits = Limits { deadline_ms: 0, ..Limits::default() };
         let store = process.open(&directory, &SETTINGS, &limits, &until()).unwrap();

@@ -31,14 +31,14 @@ pub struct Process {
     /// What each has used of its quotas.
     pub(super) metered: Metered,
     /// What happened.
-    pub counters: counters::OfProcess,
+    pub counters: counters::ProcessCounters,
     /// The config files that it has read.
     pub configs: ConfigCache,
     /// What its open directories share.
     pub directories: Arc<directory::Shared>,
     /// Its segment stores.
-    pub segments: Arc<segments::OfProcess>,
-    pub(super) near: near::OfProcess,
+    pub segments: Arc<segments::SegmentStores>,
+    pub(super) near: near::NearLevels,
     /// Bytes of memory that are kept for chunks to come.
     pub(super) spare: Arc<AtomicUsize>,
     pub(super) stores: Arc<OpenStores>,
@@ -89,13 +89,13 @@ impl Process {
         let directories = Arc::new(directory::Shared::new(clock.clone(), random.clone(), helpers, readers));
         let stores = OpenStores::new(budgets.most_idle_bytes(), clock.clone(), threads.helpers.clone());
         Arc::new(Process {
-            near: near::OfProcess::new(clock.clone(), threads.near.clone(), directories.clone()),
-            segments: Arc::new(segments::OfProcess::new(spawn.clone(), clock.clone(), random.clone())),
+            near: near::NearLevels::new(clock.clone(), threads.near.clone(), directories.clone()),
+            segments: Arc::new(segments::SegmentStores::new(spawn.clone(), clock.clone(), random.clone())),
             upkeep: Arc::new(Evictor::new(clock.clone(), spawn.clone())),
             configs: ConfigCache::new(clock.clone()),
             stores: Arc::new(stores),
             directories,
-            counters: counters::OfProcess::default(),
+            counters: counters::ProcessCounters::default(),
             owners: Owners::default(),
             metered: Metered::default(),
             spare: Arc::default(),

@@ -35,7 +35,7 @@ use crate::policy::{Folder, FolderAccess, Grants, Guarded, Served, Target};
 use crate::process::Clock;
 use crate::quota::{Meters, Quota};
 use crate::sandbox::{Component, Components, Features, Found, Reach};
-use crate::segments::OfProcess;
+use crate::segments::SegmentStores;
 use crate::threads::Whose;
 use crate::until::Until;
 use crate::uri::StoreUri;
@@ -240,7 +240,7 @@ pub struct Directories {
     pub own: Option<Directory>,
     pub folders: BTreeMap<String, Arc<Directory>>,
     /// The segment stores of the process.
-    pub segments: Arc<OfProcess>,
+    pub segments: Arc<SegmentStores>,
 }
 
 impl Directories {

@@ -106,7 +106,7 @@ fn what_is_deleted_while_it_is_fetched_is_not_kept() {
 fn no_copy_is_taken_while_a_removal_may_come_that_ended_unknown() {
     let (far, level) = (Arc::<Far>::default(), open(&settings(MEMORY, None)));
     let changes = changes();
-    let counters = counters::OfProcess::default().of("near-test", None);
+    let counters = counters::ProcessCounters::default().of("near-test", None);
     let holding = Arc::new(Holding::new(far.clone(), changes.clone(), true, counters));
     let keys = Arc::new(FixedKeyScheme(true));
     let near = NearLayer::new(holding, level.clone(), Scope::of(&"a store"), keys, changes.clone());

@@ -14,7 +14,7 @@ use std::time::Duration;
 use kv_platform::sync::{Mutex, MutexGuard};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::OfProcess;
+use super::NearLevels;
 use super::{ContentKeys, Level, NearLayer, Scope};
 use crate::backend::{Answers, Backend, Bytes, Changes, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
 use crate::config::Near;
@@ -163,14 +163,14 @@ fn settings(memory_bytes: u64, disk: Option<(PathBuf, u64)>) -> Near {
 }
 
 fn open(settings: &Near) -> Arc<Level> {
-    let counters = counters::OfProcess::default().of("near-test", None);
+    let counters = counters::ProcessCounters::default().of("near-test", None);
     Arc::new(process().open(&Arc::default(), settings, &counters))
 }
 
 /// All levels of these tests have one writer.
-fn process() -> &'static OfProcess {
-    static PROCESS: LazyLock<OfProcess> =
-        LazyLock::new(|| OfProcess::new(Clock::default(), Threads::default().near, Arc::default()));
+fn process() -> &'static NearLevels {
+    static PROCESS: LazyLock<NearLevels> =
+        LazyLock::new(|| NearLevels::new(Clock::default(), Threads::default().near, Arc::default()));
     &PROCESS
 }
 
