@@ -23,5 +23,5 @@ pub use format::{Key, MAX_KEY_BYTES, Place, SPACES};
 pub use index::Total;
 pub use list::Listed;
 pub use process::SegmentStores;
-pub use room::Evicted;
-pub use store::{NewValue, Settings, Store, Stored};
+pub use room::EvictedValues;
+pub use store::{NewValue, SegmentSettings, SegmentStore, ValuePut};

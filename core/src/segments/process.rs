@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use kv_platform::sync::Mutex;
 use rustix::fs::{self, Mode, OFlags};
 
-use super::store::{Settings, Store};
+use super::store::{SegmentSettings, SegmentStore};
 use crate::directory::Directory;
 use crate::error::{Error, ErrorKind};
 use crate::limits::Limits;
@@ -20,7 +20,7 @@ pub struct SegmentStores {
     spawn: Spawn,
     clock: Clock,
     random: Random,
-    open: Mutex<Vec<(FolderIdentity, Weak<Store>)>>,
+    open: Mutex<Vec<(FolderIdentity, Weak<SegmentStore>)>>,
 }
 
 /// Which folder it is, and whether nothing in it may be changed.
@@ -36,10 +36,10 @@ impl SegmentStores {
     pub fn open(
         &self,
         directory: &Directory,
-        settings: &Settings,
+        settings: &SegmentSettings,
         limits: &Limits,
         until: &Until,
-    ) -> Result<Arc<Store>, Error> {
+    ) -> Result<Arc<SegmentStore>, Error> {
         let parent = directory.try_clone().map_err(|error| super::folder::io_error(&error, "the directory"))?;
         // Its locks are its own.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -53,7 +53,7 @@ impl SegmentStores {
             return Ok(store);
         }
         let store =
-            Arc::new(Store::open(root, directory.is_read_only(), settings, (&self.clock, &self.random), until)?);
+            Arc::new(SegmentStore::open(root, directory.is_read_only(), settings, (&self.clock, &self.random), until)?);
         open.push((folder, Arc::downgrade(&store)));
         drop(open);
         let (replayed, long) = (store.clone(), store.behind() > READ_AT_ONCE);

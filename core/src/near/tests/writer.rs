@@ -17,7 +17,8 @@ struct HeldWriter {
 
 fn held(process: &NearLevels, path: &Path) -> HeldWriter {
     let settings = settings(0, Some((path.to_owned(), 1 << 30)));
-    let level = Arc::new(process.open(&Arc::default(), &settings, &counters::ProcessCounters::default().of("near", None)));
+    let level =
+        Arc::new(process.open(&Arc::default(), &settings, &counters::ProcessCounters::default().of("near", None)));
     let ((begun, begins), (go, wait)) = (channel(), channel::<()>());
     let (begun, wait) = (Mutex::new(begun), Mutex::new(wait));
     let hold = move || {
