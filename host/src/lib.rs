@@ -77,7 +77,7 @@ pub mod raw {
     pub use crate::panics::caught;
     /// What a test hands in as time.
     pub use crate::process::{Clock, Time};
-    pub use crate::store::{Job, Opened, Queue, Served, SubmittedPut, Wanted, serve_no_metrics};
+    pub use crate::store::{Job, Opened, Queue, Served, SubmittedPut, FetchItem, serve_no_metrics};
     pub use crate::until::Until;
     pub mod log {
         pub use crate::log::{Level, clean, failure, line, set_sink};

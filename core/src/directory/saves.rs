@@ -204,7 +204,7 @@ fn nanoseconds(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Evicted, RelativePath, Shared};
+    use super::super::{FileEviction, RelativePath, Shared};
     use super::*;
     use crate::process::{Clock, Time};
     use std::sync::atomic::AtomicU64;
@@ -260,15 +260,15 @@ mod tests {
         set(&time, begun + 20);
         let before = evictor.unnamed_before(GRACE);
         assert!(before > (begun + 9) * NS && before < (begun + 10) * NS, "{before}");
-        assert_eq!(evictor.remove_unused(&path("other"), before).unwrap(), Evicted::Removed(0));
-        assert_eq!(evictor.remove_unused(&path("told"), before).unwrap(), Evicted::Kept);
+        assert_eq!(evictor.remove_unused(&path("other"), before).unwrap(), FileEviction::Removed(0));
+        assert_eq!(evictor.remove_unused(&path("told"), before).unwrap(), FileEviction::Kept);
         // Of two the older one counts.
         let second = saver.begin_save().unwrap();
         drop(save);
         assert!(evictor.unnamed_before(GRACE) >= (begun + 19) * NS);
         drop(second);
         assert!(evictor.unnamed_before(GRACE) > (begun + 19) * NS, "no save is open");
-        assert_eq!(evictor.remove_unused(&path("told"), evictor.unnamed_before(GRACE)).unwrap(), Evicted::Removed(0));
+        assert_eq!(evictor.remove_unused(&path("told"), evictor.unnamed_before(GRACE)).unwrap(), FileEviction::Removed(0));
     }
 
     #[test]

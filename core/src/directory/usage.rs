@@ -15,7 +15,7 @@ use crate::limits::USE_NOTED;
 
 /// What became of a file that was to be removed if nobody uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Evicted {
+pub enum FileEviction {
     /// So many bytes are free.
     Removed(u64),
     Kept,
@@ -80,18 +80,18 @@ impl Directory {
     }
 
     /// Remove a file that was neither written nor used after a time, in nanoseconds since 1970-01-01 UTC.
-    pub fn remove_unused(&self, path: &RelativePath, unused_since: u64) -> Result<Evicted, Error> {
+    pub fn remove_unused(&self, path: &RelativePath, unused_since: u64) -> Result<FileEviction, Error> {
         self.check_writable()?;
-        let Some((parent, stat)) = self.look(path)? else { return Ok(Evicted::Missing) };
+        let Some((parent, stat)) = self.look(path)? else { return Ok(FileEviction::Missing) };
         if used(&stat) > unused_since {
-            return Ok(Evicted::Kept);
+            return Ok(FileEviction::Kept);
         }
         match fs::unlinkat(&**parent, path.name(), AtFlags::empty()) {
-            Err(Errno::NOENT) => Ok(Evicted::Missing),
+            Err(Errno::NOENT) => Ok(FileEviction::Missing),
             removed => {
                 removed?;
                 self.gone(stat.st_size as u64);
-                Ok(Evicted::Removed(stat.st_size as u64))
+                Ok(FileEviction::Removed(stat.st_size as u64))
             }
         }
     }
@@ -195,13 +195,13 @@ mod tests {
         let at = scratch.path().join("f");
         std::fs::write(&at, b"12345").unwrap();
         aged(&at, 100, 1000);
-        assert_eq!(directory.remove_unused(&path("f"), before(200)).unwrap(), Evicted::Kept);
+        assert_eq!(directory.remove_unused(&path("f"), before(200)).unwrap(), FileEviction::Kept);
         aged(&at, 1000, 100);
-        assert_eq!(directory.remove_unused(&path("f"), before(200)).unwrap(), Evicted::Kept);
-        assert_eq!(directory.remove_unused(&path("f"), before(50)).unwrap(), Evicted::Removed(5));
-        assert_eq!(directory.remove_unused(&path("f"), before(50)).unwrap(), Evicted::Missing);
+        assert_eq!(directory.remove_unused(&path("f"), before(200)).unwrap(), FileEviction::Kept);
+        assert_eq!(directory.remove_unused(&path("f"), before(50)).unwrap(), FileEviction::Removed(5));
+        assert_eq!(directory.remove_unused(&path("f"), before(50)).unwrap(), FileEviction::Missing);
         std::fs::create_dir(scratch.path().join("d")).unwrap();
-        assert_eq!(directory.remove_unused(&path("d"), u64::MAX).unwrap(), Evicted::Missing, "a directory is no file");
+        assert_eq!(directory.remove_unused(&path("d"), u64::MAX).unwrap(), FileEviction::Missing, "a directory is no file");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 
 pub use clock::{Clock, Time};
-pub use condition::{Condition, Place};
+pub use condition::{Condition, WaitAddress};
 #[cfg(test)]
 pub(crate) use fork::holds_in_a_child;
 pub(crate) use fork::watch_forks;

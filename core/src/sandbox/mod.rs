@@ -28,7 +28,7 @@ use crate::until::Until;
 /// Finds components and loads them.
 pub trait Components: fmt::Debug + Send + Sync {
     /// Who serves a scheme.
-    fn serve(&self, scheme: &str, config: &Config) -> Result<Found, Error>;
+    fn serve(&self, scheme: &str, config: &Config) -> Result<FoundComponent, Error>;
 
     /// The names under which components are installed.
     fn names(&self) -> BTreeSet<String>;
@@ -49,7 +49,7 @@ pub trait Components: fmt::Debug + Send + Sync {
 
 /// The component that serves a scheme.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundComponent {
     /// Its file.
     pub component: PathBuf,
     /// The config names it; otherwise it was found in a directory.
@@ -62,7 +62,7 @@ pub struct Found {
     pub identity: Option<FileIdentity>,
 }
 
-impl Found {
+impl FoundComponent {
     /// Refuse a component whose file was replaced since it was looked at: what it said then was of another one.
     pub fn check_same(&self) -> Result<(), Error> {
         let now = std::fs::metadata(&self.component).ok().map(|meta| FileIdentity::of(&meta));

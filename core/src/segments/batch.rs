@@ -142,15 +142,15 @@ impl RecordReads<'_, '_> {
     }
 
     fn arrive(&mut self, arrived: Arrived<Read>) {
-        let Arrived { tag: (index, number), outcome, place: of_read } = arrived;
+        let Arrived { tag: (index, number), outcome, permit } = arrived;
         let Some(of_item) = self.open.get_mut(index) else { return };
         let Some(open) = of_item else { return };
         let (mut moved, mut done) = (0, false);
         let mut failed = None;
         match outcome {
             Ok(read) => {
-                open.parts.put(number, read, of_read);
-                while let Some((part, wanted, _place)) = open.parts.take() {
+                open.parts.put(number, read, permit);
+                while let Some((part, wanted, _permit)) = open.parts.take() {
                     open.filling.push(part.bytes());
                     moved += part.bytes().len() as u64;
                     // The segment became shorter.

@@ -37,7 +37,7 @@ use std::sync::{Arc, OnceLock};
 pub use crate::backend::{Presence, Put};
 pub use as_stored::Stored;
 pub use batch::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Save, SaveOutcome};
-pub use batch::{SubmittedPut, Wanted};
+pub use batch::{SubmittedPut, FetchItem};
 pub(crate) use damage::Damage;
 pub use maintenance::{ChunkEntry, Evicted, Eviction, ManifestEntry, Page, Usage};
 pub use pages::Pages;

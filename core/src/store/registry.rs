@@ -34,7 +34,7 @@ use crate::near::{NearLayer, Scope};
 use crate::policy::{Folder, FolderAccess, Grants, Guarded, Served, Target};
 use crate::process::Clock;
 use crate::quota::{Meters, Quota};
-use crate::sandbox::{Component, Components, Features, Found, Reach};
+use crate::sandbox::{Component, Components, Features, FoundComponent, Reach};
 use crate::segments::SegmentStores;
 use crate::threads::Whose;
 use crate::until::Until;
@@ -142,7 +142,7 @@ fn open_with(
     setup: &Setup,
     file: &Config,
     settings: Settings,
-    found: &Found,
+    found: &FoundComponent,
     counters: &Arc<Counters>,
 ) -> Result<(Arc<OpenStore>, Option<String>), Error> {
     let target = settings.target(uri, &found.served)?;

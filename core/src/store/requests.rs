@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use super::batch::Wanted;
+use super::batch::FetchItem;
 use super::queue::{Job, Queue};
 use super::{BatchOptions, Fetched, Memory, NewChunk, Opened, Presence, Put, Save, Store, SubmittedPut};
 use crate::error::Error;
@@ -127,9 +127,9 @@ impl Job for Owned {
             }
             Work::Get { items } => {
                 let wanted = |(hash, memory): &mut (Vec<u8>, Vec<u8>)| {
-                    Wanted::new(hash, &mut Memory::Pieces(&mut [memory.as_mut_slice()]))
+                    FetchItem::new(hash, &mut Memory::Pieces(&mut [memory.as_mut_slice()]))
                 };
-                let wanted: Vec<Wanted> = items.iter_mut().map(wanted).collect();
+                let wanted: Vec<FetchItem> = items.iter_mut().map(wanted).collect();
                 // SAFETY: the memory is this request's own, and nobody else uses it until this returns.
                 Outcomes::Get(unsafe { store.get_many(&wanted, &self.options, until)? })
             }

@@ -22,7 +22,7 @@ use crate::loader::{self, Places};
 use crate::log;
 use crate::open::Store;
 use crate::policy::{FolderAccess, Grants, SecretSource, Served, Target};
-use crate::sandbox_traits::Found;
+use crate::sandbox_traits::FoundComponent;
 use crate::setup::Setup;
 use crate::store::guarded;
 use crate::suggest::nearest;
@@ -400,10 +400,10 @@ impl Diagnosis {
         setup: &Setup,
         config: &Config,
         settings: &Settings,
-        component: Result<Found, Error>,
+        component: Result<FoundComponent, Error>,
         grants: Option<&Grants>,
     ) -> Result<(), (Error, &'static str)> {
-        let Found { component: path, by_config, ships, .. } = component
+        let FoundComponent { component: path, by_config, ships, .. } = component
             .map_err(|error| (error, "put it into one of the directories, or name it as `component` in the config"))?;
         (self.component, self.component_by_config, self.component_ships) = (Some(path.clone()), by_config, ships);
         if let Some(Err(error)) =

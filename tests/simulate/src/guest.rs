@@ -9,7 +9,7 @@ use kv_store_core::backend::{Answers, Backend, ChunkHash, Committed, Got, NewChu
 use kv_store_core::config::{Config, Digest, Helper};
 use kv_store_core::limits::Limits;
 use kv_store_core::policy::Served;
-use kv_store_core::sandbox::{Component, Components, Features, Found, Instances, Maintenance, Properties, Reach};
+use kv_store_core::sandbox::{Component, Components, Features, FoundComponent, Instances, Maintenance, Properties, Reach};
 use kv_store_core::threads::Whose;
 use kv_store_core::until::Until;
 use kv_store_core::{Buffer, Error, ErrorKind};
@@ -35,9 +35,9 @@ impl std::fmt::Debug for Guest {
 }
 
 impl Components for Guest {
-    fn serve(&self, scheme: &str, _: &Config) -> Result<Found, Error> {
+    fn serve(&self, scheme: &str, _: &Config) -> Result<FoundComponent, Error> {
         let component = PathBuf::from("/simulated.wasm");
-        Ok(Found { component, by_config: false, ships: true, served: Served::by_name(scheme), identity: None })
+        Ok(FoundComponent { component, by_config: false, ships: true, served: Served::by_name(scheme), identity: None })
     }
 
     fn names(&self) -> BTreeSet<String> {
