@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::changes::{Change, Changes, End, Key};
+use super::changes::{Change, Changes, End, ChangeKey};
 use super::{Answers, Backend, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
 use crate::counters::{Counters, Event};
 use crate::error::Error;
@@ -51,7 +51,7 @@ impl Holding {
     }
 
     /// Make a change of some of these keys, from the first on, with the time under which the component finds it.
-    fn batch<T>(&self, keys: Vec<Key>, until: &Until, call: impl FnOnce(usize, &Until) -> Answers<T>) -> Answers<T> {
+    fn batch<T>(&self, keys: Vec<ChangeKey>, until: &Until, call: impl FnOnce(usize, &Until) -> Answers<T>) -> Answers<T> {
         let change = self.changes.take(keys, self.settles, until)?;
         let running = Running { change: change.clone(), until, counters: &self.counters };
         let answers = call(change.len(), &until.changing(change.clone()));
@@ -74,7 +74,7 @@ impl Holding {
         done: impl Fn(&T) -> bool,
         call: impl FnOnce(&Until) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let change = self.changes.take(vec![Key::Manifest(name.into())], self.settles, until)?;
+        let change = self.changes.take(vec![ChangeKey::Manifest(name.into())], self.settles, until)?;
         let running = Running { change: change.clone(), until, counters: &self.counters };
         let answer = call(&until.changing(change));
         running.end(|_| match &answer {
@@ -104,7 +104,7 @@ impl Backend for Holding {
             let free = self.changes.free(alike, until)?;
             return self.inner.put(chunks.get(..free).unwrap_or(chunks), replace, until);
         }
-        let keys = alike.map(|hash| Key::Chunk(*hash)).collect();
+        let keys = alike.map(|hash| ChangeKey::Chunk(*hash)).collect();
         self.batch(keys, until, |count, until| self.inner.put(chunks.get(..count).unwrap_or(chunks), replace, until))
     }
 
@@ -113,7 +113,7 @@ impl Backend for Holding {
     }
 
     fn delete(&self, hashes: &[ChunkHash], until: &Until) -> Answers<()> {
-        let keys = hashes.iter().map(|hash| Key::Chunk(*hash)).collect();
+        let keys = hashes.iter().map(|hash| ChangeKey::Chunk(*hash)).collect();
         self.batch(keys, until, |count, until| self.inner.delete(hashes.get(..count).unwrap_or(hashes), until))
     }
 

@@ -209,7 +209,7 @@ fn a_batch_holds_what_failed_and_goes_as_far_as_nothing_holds_it() {
 fn a_manifest_is_changed_by_one_call_at_a_time() {
     for settles in [false, true] {
         let store = store(settles);
-        let take = |name: &str, until: &Until| store.changes.take(vec![Key::Manifest(name.into())], settles, until);
+        let take = |name: &str, until: &Until| store.changes.take(vec![ChangeKey::Manifest(name.into())], settles, until);
         let first = take("m", &store.until(1000)).unwrap();
         drop(take("other", &store.until(1000)).unwrap());
         store.time.runs.store(true, Relaxed);

@@ -33,7 +33,7 @@ pub use with_breaker::WithBreaker;
 use crate::counters::Answer;
 use crate::error::{Error, contract_violation};
 pub use crate::payload::Got;
-use crate::payload::{Buffer, Memory, Source};
+use crate::payload::{Buffer, ValueMemory, ItemSource};
 use crate::until::Until;
 
 /// The outcomes of a batch: for some of its items, from the first on, and at least one.
@@ -154,13 +154,13 @@ impl<'a> Bytes<'a> {
     ///
     /// # Safety
     /// `self` must stay valid until the call is over.
-    pub unsafe fn source(&self) -> Source {
+    pub unsafe fn source(&self) -> ItemSource {
         match self {
             // SAFETY: by this function's own condition.
-            Bytes::Borrowed(bytes) => unsafe { Source::borrowed(Memory::of(bytes)) },
+            Bytes::Borrowed(bytes) => unsafe { ItemSource::borrowed(ValueMemory::of(bytes)) },
             // SAFETY: as above.
-            Bytes::Scattered(pieces) => unsafe { Source::borrowed(Memory::of_pieces(pieces)) },
-            Bytes::Buffered(buffer) => Source::buffer(buffer),
+            Bytes::Scattered(pieces) => unsafe { ItemSource::borrowed(ValueMemory::of_pieces(pieces)) },
+            Bytes::Buffered(buffer) => ItemSource::buffer(buffer),
         }
     }
 }

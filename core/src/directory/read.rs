@@ -354,7 +354,7 @@ impl FileReads<'_> {
     /// Go on with the files that are open, up to the first that is not.
     fn take_opened(&mut self) {
         while let Some(first) = self.unopened.first().copied()
-            && let Some((opened, _place)) = self.opened.remove(&first)
+            && let Some((opened, _permit)) = self.opened.remove(&first)
         {
             self.unopened.remove(&first);
             if first < self.most
@@ -384,7 +384,7 @@ impl FileReads<'_> {
     fn place_parts(&mut self, index: usize) {
         let Some(open) = self.open.get_mut(&index) else { return };
         let (mut moved, mut ended) = (0, false);
-        while let Some((part, wanted, _place)) = open.parts.take() {
+        while let Some((part, wanted, _permit)) = open.parts.take() {
             open.destination.push(part.bytes());
             moved += part.bytes().len() as u64;
             // The file became shorter.

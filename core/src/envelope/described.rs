@@ -21,7 +21,7 @@ use crate::descriptor::{Described, DescriptorDigest};
 use crate::error::{Error, ErrorKind, contract_violation};
 use crate::limits::MEANINGS_BATCH_BYTES;
 use crate::log::{self, Level};
-use crate::payload::Bytes;
+use crate::payload::PayloadBytes;
 use crate::until::Until;
 
 /// What came of a put, and of a chunk to look at: its key, and about how many bytes it has.
@@ -143,7 +143,7 @@ impl Enveloped {
             return Ok(());
         }
         let Some(data) = self.inner.get_manifest(&stored_name(name), until)? else { return Ok(()) };
-        let Judged::Sound(found) = judge(Kind::Manifest, reduced_name(name).as_bytes(), Bytes::Slice(&data)) else {
+        let Judged::Sound(found) = judge(Kind::Manifest, reduced_name(name).as_bytes(), PayloadBytes::Slice(&data)) else {
             return Ok(());
         };
         self.meanings.manifest_is(name, Some(found.descriptor), now);
@@ -295,7 +295,7 @@ impl Enveloped {
                 return Err(contract_violation("answered bytes that are nowhere"));
             }
         };
-        let found = match judge(Kind::Chunk, reduced_key(hash).as_slice(), Bytes::Slice(&data)) {
+        let found = match judge(Kind::Chunk, reduced_key(hash).as_slice(), PayloadBytes::Slice(&data)) {
             Judged::Sound(found) => found.descriptor,
             Judged::Damaged(_) => return Ok(Lies::Worthless),
             // It stays, as it does for who says no descriptor.

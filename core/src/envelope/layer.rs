@@ -16,12 +16,12 @@ use super::tail::{
 use crate::backend::{
     Answers, Backend, ChunkHash, ChunkSet, Committed, Got, NewChunk, Presence, Put, Target, capacity,
 };
-use crate::backend::{Bytes as ToStore, Layout};
+use crate::backend::{Bytes, Layout};
 use crate::counters::{Counters, Event, Unanswered};
 use crate::descriptor::{DescriptorDigest, Descriptors};
 use crate::error::{Error, ErrorKind, contract_violation};
 use crate::log::{self, Level};
-use crate::payload::{Buffer, Bytes, Covering, Damaged, Memory};
+use crate::payload::{Buffer, PayloadBytes, Covering, Damaged, ValueMemory};
 use crate::process::Clock;
 use crate::until::Until;
 
@@ -101,7 +101,7 @@ impl Enveloped {
     pub fn examine_manifest(&self, name: &str, until: &Until) -> Result<Option<Examined>, Error> {
         let keyed = !is_component_name(name);
         if let (true, Some(data)) = (keyed, self.inner.get_manifest(&stored_name(name), until)?) {
-            return match judge(Kind::Manifest, reduced_name(name).as_bytes(), Bytes::Slice(&data)) {
+            return match judge(Kind::Manifest, reduced_name(name).as_bytes(), PayloadBytes::Slice(&data)) {
                 Judged::Sound(found) => Ok(Some(Examined { bytes: found.len as u64, descriptor: found.descriptor })),
                 Judged::Foreign { .. } => Ok(None),
                 Judged::Damaged(Damaged { len, .. }) => {
@@ -140,13 +140,13 @@ impl Enveloped {
         let judged = match &got {
             Got::TooLong(len) => return Ok(Some(Got::TooLong(len.saturating_sub(TAIL_BYTES)))),
             Got::Damaged(_) => return Ok(Some(got)),
-            Got::Buffer(data) => judge(Kind::Chunk, reduced_key(hash).as_slice(), Bytes::Slice(data)),
+            Got::Buffer(data) => judge(Kind::Chunk, reduced_key(hash).as_slice(), PayloadBytes::Slice(data)),
             Got::Placed(len) => {
                 let pieces = target.and_then(Target::pieces).unwrap_or_default();
                 // SAFETY: the target was promised to be valid and nobody else's, and it is only read here.
-                let memory = unsafe { Memory::room(pieces) };
+                let memory = unsafe { ValueMemory::room(pieces) };
                 // SAFETY: the backend has placed so many bytes there.
-                let placed = unsafe { Bytes::of(&memory, *len as u64) };
+                let placed = unsafe { PayloadBytes::of(&memory, *len as u64) };
                 judge_summed(Kind::Chunk, reduced_key(hash).as_slice(), placed, target.and_then(Target::sum))
             }
         };
@@ -177,7 +177,7 @@ impl Enveloped {
         until: &Until,
     ) -> Result<Result<Option<Arc<Buffer>>, Damaged>, Error> {
         let setting = &self.setting;
-        match judge(Kind::Manifest, reduced_name(name).as_bytes(), Bytes::Slice(&data)) {
+        match judge(Kind::Manifest, reduced_name(name).as_bytes(), PayloadBytes::Slice(&data)) {
             Judged::Damaged(damaged) => Ok(Err(damaged)),
             Judged::Foreign { version, transforms } => {
                 self.tell_foreign(format_args!("manifest {name:?}"), version, transforms);
@@ -290,7 +290,7 @@ impl Enveloped {
             .zip(&pieces)
             .map(|((hash, data), pieces)| match hash.layout() {
                 Layout::Plain => (*hash, *data),
-                Layout::Enveloped => (stored_key(hash), ToStore::Scattered(pieces)),
+                Layout::Enveloped => (stored_key(hash), Bytes::Scattered(pieces)),
             })
             .collect();
         self.inner.put(&stored, replace, until)

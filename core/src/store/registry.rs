@@ -31,7 +31,7 @@ use crate::error::{Error, ErrorKind, contract_violation};
 use crate::limits::{self, Limits};
 use crate::log::{self, Level};
 use crate::near::{NearLayer, Scope};
-use crate::policy::{Folder, FolderAccess, Grants, Guarded, Served, Target};
+use crate::policy::{Folder, FolderAccess, Grants, Guarded, Served, OpenTarget};
 use crate::process::Clock;
 use crate::quota::{Meters, Quota};
 use crate::sandbox::{Component, Components, Features, FoundComponent, Reach};
@@ -61,7 +61,7 @@ pub struct Setup {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct StoreKey {
     component: [u8; 32],
-    target: Target,
+    target: OpenTarget,
     settings: Settings,
     layers: Vec<SameLayer>,
 }
@@ -161,7 +161,7 @@ fn open_with(
 
     // Handles that differ only in what prefixes their manifests share a store.
     let prefix = target.prefix.clone();
-    let target = Target { prefix: None, ..target };
+    let target = OpenTarget { prefix: None, ..target };
     let layers = setup.layers.iter().cloned().map(SameLayer).collect();
     let key = StoreKey { component: component.digest(), target, settings, layers };
     let Process { stores: places, clock, .. } = &*setup.process;
@@ -244,7 +244,7 @@ pub struct Directories {
 }
 
 impl Directories {
-    fn open(target: &Target, settings: &Settings, setup: &Setup, owner: &Arc<Owner>) -> Result<Self, Error> {
+    fn open(target: &OpenTarget, settings: &Settings, setup: &Setup, owner: &Arc<Owner>) -> Result<Self, Error> {
         let Process { directories, segments, .. } = &*setup.process;
         let whose = Whose::of(owner);
         let directory = target.grants.directory.as_deref();
@@ -267,7 +267,7 @@ impl Directories {
 
 /// What the instances of a store may reach.
 pub fn reach(
-    target: &Target,
+    target: &OpenTarget,
     settings: &Settings,
     directories: Directories,
     (budgets, owner): (&Arc<Budgets>, Arc<Owner>),
