@@ -150,7 +150,13 @@ impl Changes {
 
     /// Wait until no former change of a key may be carried out any more (`holds`), and (`takes`) there is a free place and no other change of
     /// the same manifest is under way.
-    fn wait(&self, key: &ChangeKey, holds: bool, takes: bool, until: &Until) -> Result<MutexGuard<'_, ChangeTable>, Error> {
+    fn wait(
+        &self,
+        key: &ChangeKey,
+        holds: bool,
+        takes: bool,
+        until: &Until,
+    ) -> Result<MutexGuard<'_, ChangeTable>, Error> {
         let mut table = self.table.lock();
         loop {
             let held = if holds { table.held_until(key, table.time(&self.clock)) } else { None };

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use super::changes::{Change, Changes, End, ChangeKey};
-use super::{Answers, Backend, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
+use super::changes::{Change, ChangeKey, Changes, End};
+use super::{Answers, Backend, ChunkHash, ChunkToPut, Committed, Got, Presence, Put, Target};
 use crate::counters::{Counters, Event};
 use crate::error::Error;
 use crate::payload::Buffer;
@@ -51,7 +51,12 @@ impl Holding {
     }
 
     /// Make a change of some of these keys, from the first on, with the time under which the component finds it.
-    fn batch<T>(&self, keys: Vec<ChangeKey>, until: &Until, call: impl FnOnce(usize, &Until) -> Answers<T>) -> Answers<T> {
+    fn batch<T>(
+        &self,
+        keys: Vec<ChangeKey>,
+        until: &Until,
+        call: impl FnOnce(usize, &Until) -> Answers<T>,
+    ) -> Answers<T> {
         let change = self.changes.take(keys, self.settles, until)?;
         let running = Running { change: change.clone(), until, counters: &self.counters };
         let answers = call(change.len(), &until.changing(change.clone()));
@@ -96,7 +101,7 @@ impl Backend for Holding {
         self.inner.exists(hashes, until)
     }
 
-    fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
+    fn put(&self, chunks: &[ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put> {
         let Some((first, _)) = chunks.first() else { return Ok(Vec::new()) };
         let changes = is_change(first, replace);
         let alike = chunks.iter().map(|(hash, _)| hash).take_while(|hash| is_change(hash, replace) == changes);

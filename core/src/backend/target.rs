@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use crate::error::Error;
-use crate::payload::{self, Buffer, PayloadBytes, Covering, Got, ValueMemory, Sum};
+use crate::payload::{self, Buffer, Covering, Got, PayloadBytes, Sum, ValueMemory};
 
 /// How many bytes there is room for.
 pub fn capacity(pieces: &[libc::iovec]) -> usize {

@@ -29,8 +29,8 @@ use crate::error::Error;
 use crate::limits::Limits;
 use crate::log::{self, Level};
 use crate::policy::{
-    self, Folder, Pattern, Prefix, GrantSettings, EndpointSources, SecretSource, Served, OpenTarget, Variable, at_endpoint,
-    endpoint_options,
+    self, EndpointSources, Folder, GrantSettings, OpenTarget, Pattern, Prefix, SecretSource, Served, Variable,
+    at_endpoint, endpoint_options,
 };
 use crate::quota::Quota;
 use crate::suggest::{nearest, plain, suggestion};

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind};
 use crate::limits::MAX_READS;
 use crate::payload::Destination;
 use crate::reads::{
-    Arrived, Buffers, Flight, PROBE_BYTES, Parts, ReadPermit, Range, Read, fill, first_part, parts, read_now,
+    Arrived, Buffers, Flight, PROBE_BYTES, Parts, Range, Read, ReadPermit, fill, first_part, parts, read_now,
 };
 use crate::until::Until;
 
@@ -225,7 +225,8 @@ impl FileReads<'_> {
         for (at, len) in parts(begin, end) {
             let around = around.then(|| self.directory.around.clone());
             let range = Range { file: file.clone(), at, len, around };
-            self.flight.start((index, expected.expect(len)), move |buffers| range.read(buffers).map(ReadCompletion::Part));
+            self.flight
+                .start((index, expected.expect(len)), move |buffers| range.read(buffers).map(ReadCompletion::Part));
         }
         self.open.insert(index, Open { destination, parts: expected });
     }

@@ -268,7 +268,10 @@ mod tests {
         assert!(evictor.unnamed_before(GRACE) >= (begun + 19) * NS);
         drop(second);
         assert!(evictor.unnamed_before(GRACE) > (begun + 19) * NS, "no save is open");
-        assert_eq!(evictor.remove_unused(&path("told"), evictor.unnamed_before(GRACE)).unwrap(), FileEviction::Removed(0));
+        assert_eq!(
+            evictor.remove_unused(&path("told"), evictor.unnamed_before(GRACE)).unwrap(),
+            FileEviction::Removed(0)
+        );
     }
 
     #[test]

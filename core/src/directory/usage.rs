@@ -201,7 +201,11 @@ mod tests {
         assert_eq!(directory.remove_unused(&path("f"), before(50)).unwrap(), FileEviction::Removed(5));
         assert_eq!(directory.remove_unused(&path("f"), before(50)).unwrap(), FileEviction::Missing);
         std::fs::create_dir(scratch.path().join("d")).unwrap();
-        assert_eq!(directory.remove_unused(&path("d"), u64::MAX).unwrap(), FileEviction::Missing, "a directory is no file");
+        assert_eq!(
+            directory.remove_unused(&path("d"), u64::MAX).unwrap(),
+            FileEviction::Missing,
+            "a directory is no file"
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::io::Write;
 use crate::descriptor::DescriptorDigest;
 use crate::error::{Error, ErrorKind};
 use crate::limits::MAX_HASH_BYTES;
-use crate::payload::{PayloadBytes, Covering, Damaged, Sum, xxh3};
+use crate::payload::{Covering, Damaged, PayloadBytes, Sum, xxh3};
 
 /// What an envelope adds to a value.
 pub const TAIL_BYTES: usize = 64;

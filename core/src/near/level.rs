@@ -22,7 +22,7 @@ use crate::process::Clock;
 use crate::threads::{Helpers, Whose};
 use crate::until::Until;
 
-pub struct Level {
+pub struct NearLevel {
     memory: MemoryTier,
     disk: Option<Disk>,
     /// Nanoseconds.
@@ -47,7 +47,7 @@ const STRIPES: usize = 64;
 
 /// What a level holds.
 #[derive(Clone, Copy, Debug)]
-pub struct Usage {
+pub struct NearUsage {
     pub memory_bytes: u64,
     /// None: it has no disk tier.
     pub disk_bytes: Option<u64>,
@@ -56,7 +56,7 @@ pub struct Usage {
 /// The near levels of a process.
 pub struct NearLevels {
     /// Each with whose it is.
-    levels: Mutex<Vec<(Whom, Weak<Level>)>>,
+    levels: Mutex<Vec<(Whom, Weak<NearLevel>)>>,
     clock: Clock,
     writer: Arc<Writer>,
     directories: Arc<directory::Shared>,
@@ -83,7 +83,7 @@ impl NearLevels {
         owner: &Arc<Owner>,
         near: &Near,
         counters: &Arc<Counters>,
-    ) -> Arc<Level> {
+    ) -> Arc<NearLevel> {
         let whom = (backend.to_owned(), tenant.map(str::to_owned), near.clone());
         let mut levels = self.levels.lock();
         levels.retain(|(_, level)| level.strong_count() > 0);
@@ -95,7 +95,7 @@ impl NearLevels {
         level
     }
 
-    pub(super) fn open(&self, owner: &Arc<Owner>, near: &Near, counters: &Arc<Counters>) -> Level {
+    pub(super) fn open(&self, owner: &Arc<Owner>, near: &Near, counters: &Arc<Counters>) -> NearLevel {
         let whose = Whose::of(owner);
         let disk = near.disk.as_deref().and_then(|path| {
             let refused = |error: &Error| {
@@ -103,7 +103,7 @@ impl NearLevels {
             };
             Disk::open(path, near.disk_bytes, &self.directories, &whose).inspect_err(refused).ok()
         });
-        Level {
+        NearLevel {
             memory: MemoryTier::new(near.memory_bytes),
             disk,
             ttl: u64::try_from(Duration::from_secs(near.ttl_s).as_nanos()).unwrap_or(u64::MAX),
@@ -121,9 +121,9 @@ impl NearLevels {
     }
 }
 
-impl Level {
-    pub fn usage(&self) -> Usage {
-        Usage { memory_bytes: self.memory.bytes(), disk_bytes: self.disk.as_ref().map(Disk::bytes) }
+impl NearLevel {
+    pub fn usage(&self) -> NearUsage {
+        NearUsage { memory_bytes: self.memory.bytes(), disk_bytes: self.disk.as_ref().map(Disk::bytes) }
     }
 
     pub(super) fn disk(&self) -> Option<&Disk> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kv_platform::sync::{Condvar, Mutex};
 
-use super::level::Level;
+use super::level::NearLevel;
 use super::memory::Moved;
 use crate::counters::Event;
 use crate::limits;
@@ -46,7 +46,7 @@ impl Writer {
     }
 
     /// Have a copy written that the memory has given up.
-    pub(super) fn queue_copy(self: &Arc<Self>, level: &Arc<Level>, moved: Moved) {
+    pub(super) fn queue_copy(self: &Arc<Self>, level: &Arc<NearLevel>, moved: Moved) {
         let len = moved.copy.data.len();
         let mut copies = level.line.0.lock();
         let of_level = copies.bytes.saturating_add(len);
@@ -72,7 +72,7 @@ impl Writer {
     }
 
     /// Ask for a thread to write one copy of a level.
-    fn ask(self: &Arc<Self>, level: &Arc<Level>) {
+    fn ask(self: &Arc<Self>, level: &Arc<NearLevel>) {
         let (own, of) = (self.clone(), level.clone());
         if self.pool.lent(&level.whose).spawn_job(move || own.serve(&of)) {
             return;
@@ -86,7 +86,7 @@ impl Writer {
         dropped.iter().for_each(|moved| self.give_back(moved.copy.data.len()));
     }
 
-    fn serve(self: &Arc<Self>, level: &Arc<Level>) {
+    fn serve(self: &Arc<Self>, level: &Arc<NearLevel>) {
         let mut copies = level.line.0.lock();
         let Some(moved) = copies.waiting.pop_front() else {
             copies.served = false;
@@ -139,7 +139,7 @@ impl Line {
     }
 }
 
-fn write(level: &Level, moved: &Moved) -> bool {
+fn write(level: &NearLevel, moved: &Moved) -> bool {
     let Moved { key, copy, deletes, .. } = moved;
     let Some(disk) = level.disk() else { return false };
     #[cfg(test)]

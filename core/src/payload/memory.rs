@@ -59,7 +59,9 @@ impl ValueMemory {
     /// Each piece must stay valid, and be used by nobody else, until the last use of the result. A piece of length 0 may lie
     /// anywhere.
     pub unsafe fn room(pieces: &[libc::iovec]) -> Self {
-        ValueMemory::collect(pieces.iter().filter_map(|piece| Some((NonNull::new(piece.iov_base)?.cast(), piece.iov_len))))
+        ValueMemory::collect(
+            pieces.iter().filter_map(|piece| Some((NonNull::new(piece.iov_base)?.cast(), piece.iov_len))),
+        )
     }
 
     fn collect(pieces: impl Iterator<Item = (NonNull<u8>, usize)>) -> Self {
@@ -178,7 +180,8 @@ mod tests {
         // SAFETY: `pieces` and `text` outlive both.
         let (scattered, whole) = unsafe { (ValueMemory::of_pieces(&pieces), ValueMemory::of(text)) };
         // SAFETY: as above.
-        let all = unsafe { [PayloadBytes::Slice(text), PayloadBytes::of(&scattered, 100), PayloadBytes::of(&whole, 10)] };
+        let all =
+            unsafe { [PayloadBytes::Slice(text), PayloadBytes::of(&scattered, 100), PayloadBytes::of(&whole, 10)] };
         for bytes in all {
             assert_eq!(bytes.len(), 10);
             for offset in 0..=12 {

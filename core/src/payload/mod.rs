@@ -15,7 +15,7 @@ pub use buffer::Buffer;
 pub use buffer::Filling;
 pub use buffer::counts;
 pub use items::{Damaged, Got};
-pub use items::{Destination, Fill, Items, Placed, ItemSource, place};
+pub use items::{Destination, Fill, ItemSource, Items, Placed, place};
 pub use memory::{PayloadBytes, ValueMemory};
 #[cfg(test)]
 pub use sum::Summing;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kv_platform::files::AROUND_CACHE_ALIGNMENT;
 
-use super::{ReadPermit, Read};
+use super::{Read, ReadPermit};
 use crate::limits::READ_PART_BYTES;
 
 /// A last part that is shorter is read with the one before.

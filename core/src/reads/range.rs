@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use kv_platform::files::{self, AROUND_CACHE_ALIGNMENT, Memory};
 use rustix::io::Errno;
 
-use super::buffers::{ReadBuffer, Buffers};
+use super::buffers::{Buffers, ReadBuffer};
 use crate::config::Direct;
 use crate::error::Error;
 use crate::log::{self, Level};

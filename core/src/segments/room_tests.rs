@@ -133,7 +133,7 @@ fn a_log_that_says_little_any_more_is_written_anew() {
 #[test]
 fn bounds_are_kept_with_the_store_and_are_the_openers_to_change() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = SegmentSettings { max_bytes: Some(64 << 20), ..Settings::default() };
+    let settings = SegmentSettings { max_bytes: Some(64 << 20), ..SegmentSettings::default() };
     assert_eq!(open_with(folder.path(), false, &settings).unwrap().capacity(), 64 << 20);
     let store = open_with(folder.path(), false, &SegmentSettings::default()).unwrap();
     assert_eq!((store.capacity(), store.known().header.segment_bytes), (64 << 20, 8 << 20));

@@ -19,7 +19,7 @@ use super::process::Process;
 use super::spare::Spare;
 use super::upkeep;
 use super::verify::Verifier;
-use crate::backend::{Backend, Holding, Layer, Opening, Remembering, WithBreaker, Wrap, check_fault};
+use crate::backend::{Backend, BackendLayer, Holding, Opening, Remembering, WithBreaker, Wrap, check_fault};
 use crate::breaker::Breaker;
 use crate::budget::{Budgets, Owner, Shares};
 use crate::config::{self, Config, Direct, FaultTable, Layout1, Settings};
@@ -31,7 +31,7 @@ use crate::error::{Error, ErrorKind, contract_violation};
 use crate::limits::{self, Limits};
 use crate::log::{self, Level};
 use crate::near::{NearLayer, Scope};
-use crate::policy::{Folder, FolderAccess, Grants, Guarded, Served, OpenTarget};
+use crate::policy::{Folder, FolderAccess, Grants, Guarded, OpenTarget, Served};
 use crate::process::Clock;
 use crate::quota::{Meters, Quota};
 use crate::sandbox::{Component, Components, Features, FoundComponent, Reach};
@@ -47,7 +47,7 @@ pub struct Setup {
     /// Finds and loads their components.
     pub components: Arc<dyn Components>,
     /// Lie around the instances of each store, the first one innermost.
-    pub layers: Vec<Arc<dyn Layer>>,
+    pub layers: Vec<Arc<dyn BackendLayer>>,
     /// By this stores know how long ago a backend said something, in place of the process's clock.
     pub clock: Option<Clock>,
     /// An open makes no directory: one that the URI names and that is not there is [`ErrorKind::Missing`].
@@ -68,7 +68,7 @@ pub(super) struct StoreKey {
 
 /// A layer, which is the same as itself alone. It is kept: its address is no other's while a store of it may be found.
 #[derive(Clone)]
-struct SameLayer(Arc<dyn Layer>);
+struct SameLayer(Arc<dyn BackendLayer>);
 
 impl SameLayer {
     fn address(&self) -> usize {

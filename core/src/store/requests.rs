@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 
 use super::batch::FetchItem;
-use super::queue::{Job, Queue};
+use super::queue::{Queue, QueueTask};
 use super::{BatchOptions, Fetched, Memory, NewChunk, Opened, Presence, Put, Save, Store, SubmittedPut};
 use crate::error::Error;
 use crate::until::Until;
@@ -116,7 +116,7 @@ struct Owned {
     put: Option<SubmittedPut>,
 }
 
-impl Job for Owned {
+impl QueueTask for Owned {
     fn run(&mut self, store: &Opened, until: &Until) -> Result<(), Error> {
         self.request.outcomes = match &mut self.request.work {
             Work::Put { chunks, save } => {

@@ -11,7 +11,7 @@ use kv_store_wasm::Buffer;
 use kv_store_wasm::limits;
 use kv_store_wasm::raw::Until;
 use kv_store_wasm::raw::log;
-use kv_store_wasm::raw::{Opened, FetchItem};
+use kv_store_wasm::raw::{FetchItem, Opened};
 use kv_store_wasm::{BatchOptions, Fetched, NewChunk, Presence, Put, Save};
 use kv_store_wasm::{Error, ErrorKind};
 

@@ -13,7 +13,7 @@ use super::{Reserved, State, answered};
 use crate::contract::bindings::kv_store::backend::payloads::{Host, HostPayload, ItemRange, Part, Range};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use crate::payload::{Buffer, PayloadBytes, Filling, Items, Payload};
+use crate::payload::{Buffer, Filling, Items, Payload, PayloadBytes};
 
 /// The bytes of a handle's payload.
 fn bytes<'a>(
@@ -213,7 +213,7 @@ impl HostPayload for State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::payload::{ValueMemory, ItemSource};
+    use crate::payload::{ItemSource, ValueMemory};
 
     #[test]
     fn hashing_and_joining_end_at_the_deadline() {

@@ -21,7 +21,7 @@ use crate::limits::Limits;
 use crate::loader::{self, Places};
 use crate::log;
 use crate::open::Store;
-use crate::policy::{FolderAccess, Grants, SecretSource, Served, OpenTarget};
+use crate::policy::{FolderAccess, Grants, OpenTarget, SecretSource, Served};
 use crate::sandbox_traits::FoundComponent;
 use crate::setup::Setup;
 use crate::store::guarded;

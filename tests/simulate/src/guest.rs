@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kv_store_core::backend::{Answers, Backend, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
+use kv_store_core::backend::{Answers, Backend, ChunkHash, Committed, Got, ChunkToPut, Presence, Put, Target};
 use kv_store_core::config::{Config, Digest, Helper};
 use kv_store_core::limits::Limits;
 use kv_store_core::policy::Served;
@@ -145,8 +145,8 @@ impl Backend for Guest {
         }
     }
 
-    fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
-        let stored = |(hash, bytes): &NewChunk<'_>| (chunk(hash), Arc::new(bytes.pieces().concat()));
+    fn put(&self, chunks: &[ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put> {
+        let stored = |(hash, bytes): &ChunkToPut<'_>| (chunk(hash), Arc::new(bytes.pieces().concat()));
         let request = Request::Put { chunks: chunks.iter().map(stored).collect(), replace };
         match calls::ask(self, request, until)? {
             (asked, Reply::Put(answers)) => Self::items(asked, answers),

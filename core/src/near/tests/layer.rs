@@ -142,7 +142,7 @@ fn only_chunks_under_the_hash_of_their_content_are_kept() {
     store.far.lying.store(0, SeqCst);
     assert_eq!(store.get(&key(b"true")).unwrap(), b"true");
     // A key that came to mean something else.
-    let new: NewChunk<'_> = (key(b"true"), Bytes::Borrowed(b"other"));
+    let new: ChunkToPut<'_> = (key(b"true"), Bytes::Borrowed(b"other"));
     store.near.put(&[new], true, &store.until).unwrap();
     assert_eq!(store.get(&key(b"true")).unwrap(), b"other");
     // A store whose keys are found to be none.

@@ -187,7 +187,12 @@ impl Opened {
     ///
     /// # Safety
     /// The pieces of the items are valid for writes until this returns, and nobody else uses them.
-    pub unsafe fn get_many(&self, items: &[FetchItem], options: &BatchOptions, until: &Until) -> Answers<Option<Fetched>> {
+    pub unsafe fn get_many(
+        &self,
+        items: &[FetchItem],
+        options: &BatchOptions,
+        until: &Until,
+    ) -> Answers<Option<Fetched>> {
         let misses = |_| {
             self.shared.refused(items.len());
             Ok(items.iter().map(|_| Ok(None)).collect())
