@@ -51,7 +51,7 @@ pub struct Store {
     sealed: bool,
     timeout: Option<f64>,
     /// Calls that run keep it open.
-    handle: Mutex<Option<Arc<abi::Store>>>,
+    handle: Mutex<Option<Arc<abi::StoreHandle>>>,
 }
 
 #[pyfunction]
@@ -68,7 +68,7 @@ pub fn open(
     let descriptor = descriptor.map(described).transpose()?;
     let c_uri = CString::new(uri).map_err(|_| crate::Error::new_err("the URI has a NUL byte"))?;
     let open = || {
-        let store = abi::Store::open(&c_uri).ok_or_else(abi::last_error)?;
+        let store = abi::StoreHandle::open(&c_uri).ok_or_else(abi::last_error)?;
         match descriptor.is_none_or(|descriptor| store.describe(&descriptor) >= 0) {
             true => Ok(store),
             // Before the store is closed, which may fail too.
@@ -96,7 +96,7 @@ fn described(said: &Bound<'_, PyDict>) -> PyResult<abi::Descriptor> {
 
 impl Store {
     /// The open handle; the lock is held for a moment only, and never while the GIL is given away.
-    fn usable(&self) -> PyResult<Arc<abi::Store>> {
+    fn usable(&self) -> PyResult<Arc<abi::StoreHandle>> {
         let handle = self.handle.lock();
         handle.clone().ok_or_else(|| PyValueError::new_err("the store is closed"))
     }
@@ -254,7 +254,7 @@ fn manifest_name(name: &str) -> PyResult<CString> {
 /// The chunks that are put with it become durable, and a manifest is published over them.
 #[pyclass(frozen, module = "kv_store_wasm")]
 pub struct Save {
-    pub save: Arc<abi::Save>,
+    pub save: Arc<abi::SaveHandle>,
     state: Mutex<SaveState>,
 }
 
