@@ -66,7 +66,7 @@ pub fn expire(key: &[u8], seconds: u64) -> Part<'static> {
 }
 
 /// `SET key value [NX] [EX seconds]`, around a value that stays in the host.
-pub fn set<'a>(value: &crate::Value<'a>, only_new: bool) -> [Part<'a>; 3] {
+pub fn set<'a>(value: &crate::NewValue<'a>, only_new: bool) -> [Part<'a>; 3] {
     let mut rest = Vec::new();
     rest.extend(only_new.then(|| b"NX".to_vec()));
     if let Some(seconds) = value.seconds {
@@ -77,7 +77,7 @@ pub fn set<'a>(value: &crate::Value<'a>, only_new: bool) -> [Part<'a>; 3] {
 }
 
 /// `SET key value PX milliseconds`, the same.
-pub fn set_for<'a>(key: &[u8], value: &crate::Value<'a>, millis: u64) -> [Part<'a>; 3] {
+pub fn set_for<'a>(key: &[u8], value: &crate::NewValue<'a>, millis: u64) -> [Part<'a>; 3] {
     let rest = [b"PX".to_vec(), itoa::Buffer::new().format(millis).into()];
     let (before, after) = around(&[b"SET", key], Some(value.len), &rest);
     [Part::Bytes(before), value.part.clone(), Part::Bytes(after)]

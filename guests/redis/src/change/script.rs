@@ -9,7 +9,7 @@
 
 use kv_store_sdk::payloads::Part;
 
-use crate::Value;
+use crate::NewValue;
 use crate::resp;
 
 /// What a script answers.
@@ -132,7 +132,7 @@ pub struct Call<'k, 'a> {
     pub script: &'static Script,
     pub keys: Vec<&'k [u8]>,
     pub end: u64,
-    pub value: Option<&'k Value<'a>>,
+    pub value: Option<&'k NewValue<'a>>,
     /// What follows.
     pub rest: Vec<Vec<u8>>,
 }
