@@ -157,7 +157,7 @@ fn check_kept(file: &std::path::Path, promise: Option<Promise>) -> ExitCode {
         }
     };
     let report = check::check(&history, &promise);
-    report.violations.iter().for_each(|violation| print!("{}", check::Shown(&history, violation)));
+    report.violations.iter().for_each(|violation| print!("{}", check::ShownViolation(&history, violation)));
     println!("{} calls, {} keys, {} violations", history.calls.len(), report.keys, report.violations.len());
     ExitCode::from(u8::from(!report.violations.is_empty()))
 }

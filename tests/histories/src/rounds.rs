@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kv_store_tests::root;
 
 use crate::backends::{Backend, Store};
-use crate::check::{Report, Shown, check};
+use crate::check::{Report, ShownViolation, check};
 use crate::engines::Engines;
 use crate::nemesis::Nemesis;
 use crate::promise::Promise;
@@ -107,7 +107,8 @@ impl Round {
 
     /// What was found, for a person.
     pub fn found(&self) -> String {
-        let violations = self.report.violations.iter().map(|violation| Shown(&self.history, violation).to_string());
+        let violations =
+            self.report.violations.iter().map(|violation| ShownViolation(&self.history, violation).to_string());
         violations.chain(self.wrong.iter().map(|wrong| format!("{wrong}\n"))).collect()
     }
 }

@@ -22,7 +22,7 @@ use crate::suites::{Suite, config, scratch};
 use crate::workload::{GOLDEN, Random};
 use consumer::{Answer, Consumer};
 
-pub use consumer::{Options, run};
+pub use consumer::{ConsumerOptions, run};
 
 pub const SUITES: &[Suite] = &[
     Suite { name: "late-redis", about: "changes that a redis-server carries out late", round: redis::server },

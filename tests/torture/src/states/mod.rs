@@ -135,7 +135,7 @@ fn of(kinds: &[Kind], seed: u64) -> Story {
 }
 
 #[derive(Clone, clap::Args)]
-pub struct Options {
+pub struct StateOptions {
     #[arg(long)]
     kind: Kind,
     #[arg(long)]
@@ -149,7 +149,7 @@ pub struct Options {
 }
 
 /// Record a script, and check states of its disk. Says what is wrong, and how many states were checked.
-pub fn run(options: &Options) -> bool {
+pub fn run(options: &StateOptions) -> bool {
     let scratch = crate::suites::scratch();
     let folder = scratch.path().join("recorded");
     std::fs::create_dir(&folder).expect("a temporary directory can be written to");
@@ -196,7 +196,7 @@ pub fn run(options: &Options) -> bool {
 }
 
 /// Run the script under strace; what that wrote.
-fn traced(options: &Options, scratch: &Path, folder: &Path) -> String {
+fn traced(options: &StateOptions, scratch: &Path, folder: &Path) -> String {
     let (log, config_file) = (scratch.join("trace"), scratch.join("script.toml"));
     std::fs::write(&config_file, options.kind.config()).expect("a temporary directory can be written to");
     let status = Command::new("strace")
