@@ -9,9 +9,12 @@ use std::time::Duration;
 use rustix::fs::{self, AtFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use super::{Directory, Guard, RelativePath, saves};
+use super::{Directory, Guard, RelativePath};
 use crate::error::Error;
 use crate::limits::USE_NOTED;
+
+/// How old a noted time of use may be while a save is open.
+pub(super) const NOTED_IN_SAVES: Duration = Duration::from_millis(100);
 
 /// What became of a file that was to be removed if nobody uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +63,7 @@ impl Directory {
         // A time in the future would never be passed: that of a machine whose clock was wrong.
         let age = nanoseconds(now.tv_sec, now.tv_nsec).abs_diff(used(stat));
         let noted_for = match self.is_saved_to() {
-            true => saves::NOTED_IN_SAVES.as_nanos() as u64,
+            true => NOTED_IN_SAVES.as_nanos() as u64,
             false => self.noted_for.load(Relaxed),
         };
         if age <= noted_for || self.unnoted.load(Relaxed) {

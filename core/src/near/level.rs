@@ -10,7 +10,7 @@ use super::CopyKey;
 use super::copies::{Copy, Since};
 use super::disk::{DamagedCopy, Disk};
 use super::memory::{MemoryTier, Moved};
-use super::writer::{Line, Writer};
+use super::writer::{Line, Writer, WrittenLevel};
 use crate::budget::Owner;
 use crate::config::Near;
 use crate::counters::{Counters, Event};
@@ -34,7 +34,7 @@ pub struct NearLevel {
     writer: Arc<Writer>,
     /// What waits to be written, and whose work that is.
     pub(super) line: Line,
-    pub(super) whose: Whose,
+    whose: Whose,
     /// What a test adds to the time.
     #[cfg(test)]
     pub(super) later: AtomicU64,
@@ -126,12 +126,8 @@ impl NearLevel {
         NearUsage { memory_bytes: self.memory.bytes(), disk_bytes: self.disk.as_ref().map(Disk::bytes) }
     }
 
-    pub(super) fn disk(&self) -> Option<&Disk> {
-        self.disk.as_ref()
-    }
-
     #[cfg(test)]
-    pub(super) fn before_write(&self) {
+    fn before_write(&self) {
         let held = self.held.lock().clone();
         held.into_iter().for_each(|held| held());
     }
@@ -225,5 +221,28 @@ impl NearLevel {
     #[allow(clippy::indexing_slicing, reason = "the remainder is below the length, which is not 0")]
     fn deletes(&self, key: &CopyKey) -> &AtomicU64 {
         &self.deletes[usize::from(key.hash[0]) % STRIPES]
+    }
+}
+
+impl WrittenLevel for NearLevel {
+    fn line(&self) -> &Line {
+        &self.line
+    }
+
+    fn whose(&self) -> &Whose {
+        &self.whose
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn write_copy(&self, moved: &Moved) -> bool {
+        let Moved { key, copy, deletes, .. } = moved;
+        let Some(disk) = &self.disk else { return false };
+        #[cfg(test)]
+        self.before_write();
+        disk.count();
+        disk.write(key, copy, || self.deleted(key) == *deletes)
     }
 }
