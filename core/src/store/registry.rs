@@ -10,13 +10,12 @@ use std::time::Duration;
 use kv_platform::sync::Mutex;
 
 use super::bound::{self, Bound};
-use super::damage::Suspects;
-use super::describe::SaidByOperator;
 use super::followed::Successors;
-use super::open_store::OpenStore;
+use super::open_store::{OpenStore, SaidByOperator};
 use super::places::{OpenTurn, SharedStore, StoreSlot, StoreTable};
 use super::process::Process;
 use super::spare::Spare;
+use super::suspects::Suspects;
 use super::upkeep;
 use super::verify::Verifier;
 use crate::backend::{Backend, BackendLayer, Holding, Opening, Remembering, WithBreaker, Wrap, check_fault};

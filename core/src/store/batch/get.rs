@@ -5,10 +5,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::super::Opened;
-use super::super::damage::{self, Damage, Judge};
-use super::super::layouts::Lookup;
+use super::super::lookup::Lookup;
 use super::super::open_store::{Item, OpenStore};
 use super::super::seal::{SEAL_BYTES, seal};
+use super::super::suspects::{self, Damage, Judge};
 use super::super::verify::is_xxh3;
 use super::{BatchOptions, Fetched, Memory, distinct, unanswered};
 use crate::backend::{Answers, ChunkHash, Target, capacity};
@@ -349,10 +349,10 @@ impl OpenStore {
                     until.dropped_chunk(hash, Unanswered::Flag);
                     return Ok(FoundChunk::Wrong);
                 }
-                (Got::Buffer(data), None) => damage::damaged(&data),
+                (Got::Buffer(data), None) => suspects::damaged(&data),
                 (Got::Placed(len), None) => {
                     // SAFETY: the call has placed so many bytes there.
-                    damage::damaged(&unsafe { filled(room.as_deref().unwrap_or_default(), len) }.concat())
+                    suspects::damaged(&unsafe { filled(room.as_deref().unwrap_or_default(), len) }.concat())
                 }
                 (Got::Damaged(damaged), _) => *damaged,
             };
