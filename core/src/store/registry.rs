@@ -16,7 +16,7 @@ use super::places::{OpenTurn, SharedStore, StoreSlot, StoreTable};
 use super::process::Process;
 use super::spare::Spare;
 use super::suspects::Suspects;
-use super::upkeep;
+use super::upkeep::{self, MaintainedStore};
 use super::verify::Verifier;
 use crate::backend::{Backend, BackendLayer, Holding, Opening, Remembering, WithBreaker, Wrap, check_fault};
 use crate::breaker::Breaker;
@@ -202,9 +202,10 @@ fn open_with(
     setup.process.counters.gauge(&shared);
     let stored = shared.quota.stored_bytes;
     let asked = Bound::parse(&shared.features.more).unwrap_or_default();
-    if let Some(bound) = asked.with_quota(stored)
-        && let Some(kept) = upkeep::begin(&shared, bound)?
-    {
+    let writable = shared.reach.directory.clone().filter(|directory| !directory.is_read_only());
+    if let (Some(bound), Some(directory)) = (asked.with_quota(stored), writable) {
+        let maintained: Arc<dyn MaintainedStore> = shared.clone();
+        let kept = upkeep::begin(&setup.process.upkeep, &maintained, (&shared.reach.whose, directory), bound)?;
         let _ = shared.kept.set(kept);
     }
     opener.opened(shared.clone());
