@@ -9,7 +9,6 @@
 
 mod change;
 mod cluster;
-mod keys;
 mod maintenance;
 mod one;
 mod resp;
@@ -26,8 +25,8 @@ use kv_store_sdk::{
 
 use change::{Change, Done, Failure, Fence, Onward};
 use cluster::Cluster;
-use keys::Keys;
 use one::One;
+use resp::Keys;
 use server::{Login, Session};
 
 /// What Redis takes in one string (`proto-max-bulk-len`, unless it was changed).

@@ -1,11 +1,13 @@
 //! RESP2: commands as they are sent, and the replies that are not payloads.
 
+mod keys;
+
 use std::ops::Range;
 
 use kv_store_sdk::Error;
 use kv_store_sdk::payloads::Part;
 
-use crate::keys::Keys;
+pub use keys::Keys;
 
 pub const LINE_END: &[u8] = b"\r\n";
 

@@ -24,11 +24,11 @@ use kv_store_sdk::{Error, ErrorKind, Next, Request, Result, ask, system};
 
 use crate::resp::{self, Reply};
 use crate::server::{Login, Session};
-use crate::{Strings, NewValue};
+use crate::{NewValue, Strings};
 use clock::Clock;
 use script::Call;
 
-pub use script::{DELETED, PROBE};
+pub use script::DELETED;
 
 /// Longer values are put under a name of their own and then renamed: a script copies its arguments twice.
 /// Bytes; measured with Redis 7.0, where both take the same time between 4 and 8 KiB.
@@ -188,7 +188,9 @@ impl Fence {
                         None
                     };
                     match next {
-                        Some(authority) if !nodes.contains(&authority) => todo.push(RoutedChange { authority, ..former }),
+                        Some(authority) if !nodes.contains(&authority) => {
+                            todo.push(RoutedChange { authority, ..former })
+                        }
                         _ => standing.end(former.number, not_done(error)),
                     }
                 }
@@ -284,7 +286,12 @@ impl Fence {
     }
 
     /// What a node is asked: its changes, or if nothing is known of its clock, for that. A change that has no time left is not sent.
-    fn request<'a>(&self, strings: &dyn Strings, changes: &[Change<'a>], group: &mut ChangeGroup) -> Result<Request<'a>> {
+    fn request<'a>(
+        &self,
+        strings: &dyn Strings,
+        changes: &[Change<'a>],
+        group: &mut ChangeGroup,
+    ) -> Result<Request<'a>> {
         let now = system::monotonic();
         let clock = self.clocks.borrow().get(&group.authority).copied().filter(|clock| !clock.is_old(now));
         let Some(clock) = clock else {

@@ -18,10 +18,9 @@ use kv_store_sdk::{
 };
 
 use crate::change::{DELETED, Onward};
-use crate::keys::Keys;
-use crate::resp::{self, Reply};
+use crate::resp::{self, Keys, Reply};
 use crate::server::{Login, Session};
-use crate::{Strings, NewValue, temporary};
+use crate::{NewValue, Strings, temporary};
 use slots::{Redirection, Slots, slot_of, with_slot};
 
 /// How often a command is sent on, because its slot moved, before it has failed.
@@ -203,7 +202,11 @@ impl Cluster {
     }
 
     /// The commands by node.
-    fn groups<'a>(&self, todo: &[RoutedCommand], commands: &[Command<'a>]) -> Result<(Vec<CommandGroup>, Vec<Request<'a>>)> {
+    fn groups<'a>(
+        &self,
+        todo: &[RoutedCommand],
+        commands: &[Command<'a>],
+    ) -> Result<(Vec<CommandGroup>, Vec<Request<'a>>)> {
         let mut by_node: BTreeMap<&str, (CommandGroup, Vec<Part>)> = BTreeMap::new();
         for RoutedCommand { number, authority, asking } in todo {
             let Some(command) = commands.get(*number) else { continue };
