@@ -11,7 +11,7 @@ use kv_store_abi::batch::kv_store_completion_t;
 
 use crate::abi::{self, Operation};
 use crate::batch::{Batch, Options};
-use crate::store::Save;
+use crate::save::Save;
 
 /// Requests of one store that are carried out while the caller goes on. `_lib.pyi` documents each method.
 #[pyclass(frozen, module = "kv_store_wasm", weakref)]
