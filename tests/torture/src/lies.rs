@@ -15,8 +15,7 @@ use kv_store_tests::proxy::{Ask, Lie, Proxy, Request, Response};
 use kv_store_tests::seaweed::{BUCKET, Seaweed};
 
 use crate::late::consumer::{Answer, Consumer};
-use crate::process::Story;
-use crate::suites::{config, scratch};
+use crate::process::{Story, config, scratch};
 use crate::workload::{GOLDEN, Random};
 
 /// Values of a phase: half of them manifests, half chunks.

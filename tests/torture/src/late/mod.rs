@@ -17,8 +17,8 @@ mod s3;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::process::Story;
-use crate::suites::{Suite, config, scratch};
+use crate::process::{Story, config, scratch};
+use crate::suites::Suite;
 use crate::workload::{GOLDEN, Random};
 use consumer::{Answer, Consumer};
 
