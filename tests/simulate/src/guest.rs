@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kv_store_core::backend::{Answers, Backend, ChunkHash, Committed, Got, ChunkToPut, Presence, Put, Target};
+use kv_store_core::backend::{Answers, Backend, ChunkHash, ChunkToPut, Committed, Got, Presence, Put, Target};
 use kv_store_core::config::{Config, Digest, Helper};
 use kv_store_core::limits::Limits;
 use kv_store_core::policy::Served;
-use kv_store_core::sandbox::{Component, Components, Features, FoundComponent, Instances, Maintenance, Properties, Reach};
+use kv_store_core::sandbox::{
+    Component, Components, Features, FoundComponent, Instances, Maintenance, Properties, Reach,
+};
 use kv_store_core::threads::Whose;
 use kv_store_core::until::Until;
 use kv_store_core::{Buffer, Error, ErrorKind};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use kv_platform::sync::{Mutex, MutexGuard};
 use kv_store_core::config::{Config, Source};
 use kv_store_core::process::{Clock, Random, Spawn};
-use kv_store_core::store::{ProcessParts, Process, Setup};
+use kv_store_core::store::{Process, ProcessParts, Setup};
 
 use crate::calls::Fate;
 use crate::chance::Dice;

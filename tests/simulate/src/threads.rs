@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use kv_platform::sync::Mutex;
-use kv_store_core::process::{Job, WaitAddress, Time};
+use kv_store_core::process::{Job, Time, WaitAddress};
 
 use crate::chance::Dice;
 

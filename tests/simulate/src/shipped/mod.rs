@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kv_platform::sync::{Mutex, MutexGuard};
 use kv_store_core::backend::{
-    Answers, Backend, ChunkHash, Committed, Got, ChunkToPut, Presence, Put, Target, expect_some,
+    Answers, Backend, ChunkHash, ChunkToPut, Committed, Got, Presence, Put, Target, expect_some,
 };
 use kv_store_core::directory::Directory;
 use kv_store_core::sandbox::{Features, Instances as OfComponent, Maintenance, Properties};
