@@ -10,6 +10,7 @@ mod promise;
 mod record;
 mod register;
 mod rounds;
+mod setting;
 mod values;
 mod worker;
 
@@ -20,11 +21,10 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 use kv_store_tests::dist;
 
-use backends::{BACKENDS, Backend};
-use nemesis::{NEMESES, Nemesis};
 use promise::Promise;
 use record::History;
-use rounds::{Round, Setting, round};
+use rounds::{Round, round};
+use setting::{BACKENDS, Backend, NEMESES, Nemesis, Setting};
 use values::GOLDEN;
 
 /// Record what eight processes call on one store while one nemesis strikes, and check it against what the backend promises.
