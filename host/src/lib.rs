@@ -57,6 +57,8 @@ pub use precompile::{Compiled, compile};
 #[cfg(feature = "unstable")]
 pub mod layers {
     pub use crate::raw::backend::*;
+    // By the names that they have had here from the beginning.
+    pub use crate::raw::backend::{BackendLayer as Layer, ChunkToPut as NewChunk};
 }
 
 /// For the crate of the C ABI, whose callers answer for their memory. No promise is made about any of it.
