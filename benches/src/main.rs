@@ -80,7 +80,7 @@ fn main() -> Result<()> {
         return rows::open::first_answer(&arguments.library, uri);
     }
     if let Some(folder) = &arguments.read_cold {
-        return rows::disk_processes::read_cold(&arguments.library, folder);
+        return rows::disk::processes::read_cold(&arguments.library, folder);
     }
     let work = arguments.work.context("--work is missing")?;
     if let (Some(name), Some(times)) = (&arguments.perform, arguments.times) {

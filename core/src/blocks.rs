@@ -226,7 +226,7 @@ mod tests {
     use crate::process::{Clock, Time};
     use crate::sandbox::fake::Fakes;
     use crate::sandbox::{Features, Properties};
-    use crate::store::{Parts, Process, Setup};
+    use crate::store::{Process, ProcessParts, Setup};
 
     const URI: &str = "fake://h:1/blocks";
     const BLOCK: usize = 4;
@@ -259,7 +259,7 @@ mod tests {
 
         fn with(config: &str) -> Self {
             let time = Arc::new(Standing(Mutex::default(), Instant::now()));
-            let process = Process::new(Parts { clock: Clock::of(time.clone()), ..Parts::default() });
+            let process = Process::new(ProcessParts { clock: Clock::of(time.clone()), ..ProcessParts::default() });
             let properties = Properties { write_through: true, cheap_repeat: true, ..Properties::default() };
             let fakes = Arc::new(Fakes::of(Features { properties, ..Features::default() }));
             let setup = Setup { process, ..fakes.setup(config) };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::Layer;
+use crate::backend::BackendLayer;
 use crate::config::{Config, Source};
 use crate::doctor::{Depth, Diagnosis, doctor_with};
 use crate::error::Error;
@@ -94,7 +94,7 @@ pub struct HostBuilder {
     components: Option<Vec<PathBuf>>,
     cache: Option<PathBuf>,
     log: Option<Box<dyn ::log::Log>>,
-    layers: Vec<Arc<dyn Layer>>,
+    layers: Vec<Arc<dyn BackendLayer>>,
     clock: Option<Clock>,
     must_exist: bool,
     compile_in_process: bool,
@@ -156,7 +156,7 @@ impl HostBuilder {
     /// A layer around the instances of each store that the host opens, inside the circuit breaker and around the layers that were named
     /// before it. The traits are in `layers`, with the feature `unstable`: until 1.0 they may change with any version.
     #[cfg_attr(not(feature = "unstable"), doc(hidden))]
-    pub fn layer(mut self, layer: impl Layer + 'static) -> Self {
+    pub fn layer(mut self, layer: impl BackendLayer + 'static) -> Self {
         self.layers.push(Arc::new(layer));
         self
     }

@@ -57,6 +57,8 @@ pub use precompile::{Compiled, compile};
 #[cfg(feature = "unstable")]
 pub mod layers {
     pub use crate::raw::backend::*;
+    // By the names that they have had here from the beginning.
+    pub use crate::raw::backend::{BackendLayer as Layer, ChunkToPut as NewChunk};
 }
 
 /// For the crate of the C ABI, whose callers answer for their memory. No promise is made about any of it.
@@ -65,7 +67,8 @@ pub mod raw {
     /// A backend's calls, for a layer around them.
     pub mod backend {
         pub use crate::backend::{
-            Answers, Backend, Bytes, ChunkHash, Committed, Got, Layer, NewChunk, Opening, Target, Wrap, expect_some,
+            Answers, Backend, BackendLayer, Bytes, ChunkHash, ChunkToPut, Committed, Got, Opening, Target, Wrap,
+            expect_some,
         };
         pub use crate::error::contract_violation;
         pub use kv_store_core::envelope::stored_name;
@@ -77,7 +80,7 @@ pub mod raw {
     pub use crate::panics::caught;
     /// What a test hands in as time.
     pub use crate::process::{Clock, Time};
-    pub use crate::store::{Job, Opened, Queue, Served, SubmittedPut, Wanted, serve_no_metrics};
+    pub use crate::store::{FetchItem, Opened, Queue, QueueOwner, QueueTask, SubmittedPut, serve_no_metrics};
     pub use crate::until::Until;
     pub mod log {
         pub use crate::log::{Level, clean, failure, line, set_sink};

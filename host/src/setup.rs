@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::backend::Layer;
+use crate::backend::BackendLayer;
 use crate::config::{self, Config};
 use crate::error::Error;
 use crate::loader::Places;
@@ -15,7 +15,7 @@ pub(crate) struct Setup {
     pub config: config::Source,
     pub places: Places,
     /// Lie around the instances of each store, the first one innermost.
-    pub layers: Vec<Arc<dyn Layer>>,
+    pub layers: Vec<Arc<dyn BackendLayer>>,
     /// In place of the process's, to tell how long ago a backend said something.
     pub clock: Option<Clock>,
     /// An open makes no directory.

@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex};
 use kv_store_tests::objects::ObjectServer;
 use kv_store_tests::{compat, dist, echo, root, test_components};
 use kv_store_wasm::raw::Until;
-use kv_store_wasm::raw::backend::{Backend, Bytes, ChunkHash, Layer, Opening, Wrap};
+use kv_store_wasm::raw::backend::{Backend, BackendLayer, Bytes, ChunkHash, Opening, Wrap};
 use kv_store_wasm::{Error, Host};
 
 /// Takes the instances of a store, to call them as the contract has it.
 #[derive(Clone, Default)]
 struct Tap(Arc<Mutex<Option<Arc<dyn Backend>>>>);
 
-impl Layer for Tap {
+impl BackendLayer for Tap {
     fn open(&self, _: &Opening<'_>) -> Result<Option<Wrap>, Error> {
         let Tap(slot) = self.clone();
         Ok(Some(Box::new(move |inner| {

@@ -9,7 +9,6 @@ use kv_store_tests::redis::RedisServer;
 
 use crate::llama::{self, Llama};
 use crate::place::{LLAMA_LIBRARY, Place};
-use crate::tests::empty_store;
 use crate::{demo, package, step};
 
 /// A seed of each run of mixed requests. What is checked must hold for all.
@@ -137,4 +136,14 @@ fn slots(place: &Place, llama: &Llama, server: [&OsStr; 2], library: &Path, name
 /// Logs of servers, and what was recorded of them: the last run's.
 fn records(place: &Place) -> PathBuf {
     place.work().join("llama-auto")
+}
+
+/// A folder for a store, with nothing in it.
+pub fn empty_store(place: &Place, name: &str) -> Result<PathBuf> {
+    let folder = place.root.join("target/llama-store").join(name);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
 }

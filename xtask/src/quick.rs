@@ -9,7 +9,6 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::place::Place;
-use crate::tests::rustfmt;
 use crate::{dist, guests, step};
 
 /// Test programs of the workspace that are left out.
@@ -77,6 +76,12 @@ pub fn run(place: &Place) -> Result<()> {
         eprintln!("   {what}");
     }
     Ok(())
+}
+
+pub fn rustfmt(place: &Place, workspace: &str) -> Result<()> {
+    let mut fmt = Command::new("cargo");
+    fmt.current_dir(place.root.join(workspace)).args(["fmt", "--all", "--check"]);
+    step::run_shown(&format!("rustfmt in {workspace}"), &mut fmt)
 }
 
 /// The names of the test programs that are not left out.

@@ -101,7 +101,7 @@ fn all(place: &Place) -> Result<()> {
         "core/http-wire/oracle",
         "benches/far-peers",
     ] {
-        rustfmt(place, workspace)?;
+        quick::rustfmt(place, workspace)?;
     }
     deny::check(place)?;
     // One crate after another is most of what is built here: the second processor has the tests that need nothing of it.
@@ -190,12 +190,6 @@ fn xtask(place: &Place) -> Result<()> {
     })
 }
 
-pub fn rustfmt(place: &Place, workspace: &str) -> Result<()> {
-    let mut fmt = Command::new("cargo");
-    fmt.current_dir(place.root.join(workspace)).args(["fmt", "--all", "--check"]);
-    step::run_shown(&format!("rustfmt in {workspace}"), &mut fmt)
-}
-
 fn clippy(place: &Place) -> Result<()> {
     let mut clippy = dist::cargo(place, "clippy");
     step::run_shown("clippy", clippy.args(["--all-targets", "--", "-D", "warnings"]))
@@ -222,16 +216,6 @@ fn engines(place: &Place, requests: u32) -> Result<()> {
     crate::engines::test(place)
 }
 
-/// A folder for a store, with nothing in it.
-pub fn empty_store(place: &Place, name: &str) -> Result<PathBuf> {
-    let folder = place.root.join("target/llama-store").join(name);
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)?;
-    }
-    std::fs::create_dir_all(&folder)?;
-    Ok(folder)
-}
-
 /// A real llama.cpp saves and restores through the library with each backend that lasts, and through the native one.
 fn llama(place: &Place, wheel: &python::Environment) -> Result<()> {
     let llama = demo::prepare(place)?;
@@ -250,7 +234,7 @@ fn llama(place: &Place, wheel: &python::Environment) -> Result<()> {
         step::run_shown(&format!("llama.cpp through {name}"), &mut check)
     };
     for (name, library) in [("local-fs", place.library()), ("native", native)] {
-        let folder = empty_store(place, name)?;
+        let folder = llama_servers::empty_store(place, name)?;
         check(name, &library, &format!("local-fs://{}", folder.display()), Some(&folder))?;
     }
     let redis = RedisServer::start(&[]);
@@ -278,7 +262,7 @@ fn llama(place: &Place, wheel: &python::Environment) -> Result<()> {
         check.env("KV_STORE_WASM_CONFIG", place.empty_config()?).env("MEMKV_AUTH_KEY", memkv::AUTH_KEY);
         step::run_shown(&format!("slots of an unmodified program through {name}"), &mut check)
     };
-    let folder = empty_store(place, "slots")?;
+    let folder = llama_servers::empty_store(place, "slots")?;
     slots("local-fs", &format!("wasm://local-fs://{}", folder.display()), Some(&folder))?;
     slots("redis", &format!("wasm://redis://127.0.0.1:{}/1", redis.port), None)?;
     slots("memkv", &memkv.uri("slots"), None)?;

@@ -3,6 +3,8 @@
 //!
 //! All sides take turns, [`PAIRS`] times. That each byte of a cold get came from the device is looked up in `/proc/self/io`.
 
+pub mod processes;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -29,7 +31,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         get_many(bench, &format!("disk/get-many/{}", size_name(size)), fs::uri, size)?;
         get_many(bench, &format!("disk/segments/get-many/{}", size_name(size)), segments::uri, size)?;
     }
-    super::disk_processes::run(bench)?;
+    processes::run(bench)?;
     save(bench, 96, 64 << 10)?;
     save(bench, 64, 1 << 20)
 }

@@ -4,7 +4,6 @@ pub mod batch;
 pub mod cluster;
 pub mod descriptor;
 pub mod disk;
-pub mod disk_processes;
 pub mod fence;
 pub mod fs;
 pub mod growth;

@@ -6,17 +6,14 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use kv_platform::signals::with_signals_blocked;
 use kv_platform::sync::{Condvar, Mutex, MutexGuard};
 
-use crate::copied::Copied;
 use crate::local::Local;
 use crate::log;
-use crate::states::States;
 
 /// States that wait. One is taken whatever its size, when none waits: its memory is there already.
 const HELD_BYTES: usize = 1 << 30;
@@ -24,7 +21,8 @@ const HELD_BYTES: usize = 1 << 30;
 const AT_EXIT: Duration = Duration::from_secs(30);
 
 enum Work {
-    Save(Arc<States>, Copied, Option<Local>),
+    /// A state that holds so many bytes, the manifest that it is published by, and what stores it.
+    Save(usize, String, Box<dyn FnOnce() + Send>),
     /// The server reads the file of a load.
     Remove(Local),
     /// Something that holds so many bytes, and may be left out.
@@ -34,27 +32,25 @@ enum Work {
 impl Work {
     fn bytes(&self) -> usize {
         match self {
-            Work::Save(_, copied, _) => copied.bytes(),
+            Work::Save(bytes, ..) | Work::Other(bytes, _) => *bytes,
             Work::Remove(_) => 0,
-            Work::Other(bytes, _) => *bytes,
         }
     }
 
     fn manifest(&self) -> Option<&str> {
         match self {
-            Work::Save(_, copied, _) => Some(copied.manifest_name()),
+            Work::Save(_, manifest, _) => Some(manifest),
             Work::Remove(_) | Work::Other(..) => None,
         }
     }
 
     fn run(self) {
         match self {
-            Work::Save(states, copied, local) => store(&states, copied, local),
             Work::Remove(local) => {
                 local.wait();
                 local.remove();
             }
-            Work::Other(_, run) => run(),
+            Work::Save(.., run) | Work::Other(_, run) => run(),
         }
     }
 }
@@ -89,9 +85,9 @@ fn is_child() -> bool {
     owner != 0 && owner != std::process::id()
 }
 
-/// Store a state that was copied. An error is logged: the server has its answer.
-pub fn save(states: Arc<States>, copied: Copied, local: Option<Local>) {
-    if let Some(work) = add(Work::Save(states, copied, local)) {
+/// Store a state of so many bytes that will be published by a manifest: on the thread, or at once where there is no room.
+pub fn save(bytes: usize, manifest: String, store: impl FnOnce() + Send + 'static) {
+    if let Some(work) = add(Work::Save(bytes, manifest, Box::new(store))) {
         work.run();
     }
 }
@@ -149,22 +145,6 @@ fn run() {
         queue = self::queue();
         queue.running = None;
         CHANGED.notify_all();
-    }
-}
-
-fn store(states: &States, copied: Copied, local: Option<Local>) {
-    let name = copied.name().to_owned();
-    let stored = states.store(&copied).and_then(|stored| {
-        let Some(local) = local.as_ref() else { return Ok(()) };
-        local.wait();
-        let appendix = local.appendix().map_err(|error| format!("its context checkpoints: {error}"))?;
-        if appendix.is_empty() { Ok(()) } else { states.store_appendix(&stored, &appendix) }
-    });
-    if let Err(error) = stored {
-        log::line(format_args!("not stored: {name}: {error}"));
-    }
-    if let Some(local) = local {
-        local.remove();
     }
 }
 

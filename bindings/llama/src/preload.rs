@@ -50,7 +50,7 @@ pub unsafe extern "C" fn llama_state_seq_save_file(
             let copied = unsafe { states.copy(&slot, &name, tokens)? };
             let bytes = copied.file_bytes();
             let local = Local::for_save(&path, bytes as u64)?;
-            background::save(states, copied, local);
+            states.store_later(copied, local);
             Ok(bytes)
         });
         Some(saved.unwrap_or_else(|error| {

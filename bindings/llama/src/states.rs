@@ -1,6 +1,7 @@
 //! States of sequences in a store: cut, checked, whole or not at all.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -9,7 +10,7 @@ use crate::chunks::{ChunkBatch, Whole, batches, hash, name_of, pieces, side_by_s
 use crate::copied::{Copied, file_bytes};
 use crate::engine::Token;
 use crate::layout::{self, Cut};
-use crate::local::MAX_APPENDIX;
+use crate::local::{Local, MAX_APPENDIX};
 use crate::log;
 use crate::memory::StateMemory;
 use crate::model;
@@ -89,6 +90,30 @@ impl States {
         unsafe { Copied::of(slot, name, manifest, (version, fingerprint), tokens) }
     }
 
+    /// Store a state that was copied, when its turn comes. An error is logged: the server has its answer. `local`: the file that the
+    /// server writes its checkpoints to. It is removed then.
+    pub fn store_later(self: Arc<Self>, copied: Copied, local: Option<Local>) {
+        let (bytes, manifest) = (copied.bytes(), copied.manifest_name().to_owned());
+        background::save(bytes, manifest, move || {
+            let stored = self.store_with_appendix(&copied, local.as_ref());
+            if let Err(error) = stored {
+                log::line(format_args!("not stored: {}: {error}", copied.name()));
+            }
+            if let Some(local) = local {
+                local.remove();
+            }
+        });
+    }
+
+    /// `local`: has the context checkpoints, once the server has written them.
+    fn store_with_appendix(&self, copied: &Copied, local: Option<&Local>) -> Result<(), String> {
+        let stored = self.store(copied)?;
+        let Some(local) = local else { return Ok(()) };
+        local.wait();
+        let appendix = local.appendix().map_err(|error| format!("its context checkpoints: {error}"))?;
+        if appendix.is_empty() { Ok(()) } else { self.store_appendix(&stored, &appendix) }
+    }
+
     /// Store what was copied.
     ///
     /// # Errors
@@ -125,7 +150,7 @@ impl States {
     ///
     /// # Errors
     /// Why it is not stored.
-    pub fn store_appendix(&self, stored: &Stored, appendix: &[u8]) -> Result<(), String> {
+    fn store_appendix(&self, stored: &Stored, appendix: &[u8]) -> Result<(), String> {
         let content = [&stored.seal[..], appendix].concat();
         let cut = Cut::by_content(&content);
         let chunks: Vec<_> = cut.chunks().collect();

@@ -112,17 +112,17 @@ pub fn detached(run: impl FnOnce() + Send) {
 }
 
 /// An open store.
-pub struct Store(NonNull<kv_store_v1>);
+pub struct StoreHandle(NonNull<kv_store_v1>);
 
 // SAFETY: any function may be called on a handle from any number of threads.
-unsafe impl Send for Store {}
+unsafe impl Send for StoreHandle {}
 // SAFETY: as above.
-unsafe impl Sync for Store {}
+unsafe impl Sync for StoreHandle {}
 
-impl Store {
+impl StoreHandle {
     pub fn open(uri: &CStr) -> Option<Self> {
         // SAFETY: a C string.
-        NonNull::new(unsafe { handles().open?(uri.as_ptr()) }).map(Store)
+        NonNull::new(unsafe { handles().open?(uri.as_ptr()) }).map(StoreHandle)
     }
 
     /// Say what its values are. Negative: a status.
@@ -177,20 +177,20 @@ impl Store {
         handles().delete_manifest.map_or(KV_STORE_INVALID, |delete| unsafe { delete(self.0.as_ptr(), name.as_ptr()) })
     }
 
-    pub fn begin_save(&self) -> Option<Save> {
+    pub fn begin_save(&self) -> Option<SaveHandle> {
         // SAFETY: the handle is open.
-        NonNull::new(unsafe { (batches().save_begin)(self.0.as_ptr()) }).map(Save)
+        NonNull::new(unsafe { (batches().save_begin)(self.0.as_ptr()) }).map(SaveHandle)
     }
 
-    pub fn open_queue(&self, depth: usize) -> Option<Queue> {
+    pub fn open_queue(&self, depth: usize) -> Option<QueueHandle> {
         // SAFETY: the handle is open.
-        NonNull::new(unsafe { (batches().queue_open)(self.0.as_ptr(), depth) }).map(Queue)
+        NonNull::new(unsafe { (batches().queue_open)(self.0.as_ptr(), depth) }).map(QueueHandle)
     }
 }
 
-impl Drop for Store {
+impl Drop for StoreHandle {
     fn drop(&mut self) {
-        let store = Store(self.0);
+        let store = StoreHandle(self.0);
         detached(move || {
             let store = std::mem::ManuallyDrop::new(store);
             if let Some(close) = handles().close {
@@ -230,14 +230,14 @@ impl Drop for Malloced {
 }
 
 /// A save that has begun.
-pub struct Save(NonNull<kv_store_save_t>);
+pub struct SaveHandle(NonNull<kv_store_save_t>);
 
 // SAFETY: as for a store.
-unsafe impl Send for Save {}
+unsafe impl Send for SaveHandle {}
 // SAFETY: as for a store.
-unsafe impl Sync for Save {}
+unsafe impl Sync for SaveHandle {}
 
-impl Save {
+impl SaveHandle {
     pub fn raw(&self) -> *mut kv_store_save_t {
         self.0.as_ptr()
     }
@@ -263,9 +263,9 @@ impl Save {
     }
 }
 
-impl Drop for Save {
+impl Drop for SaveHandle {
     fn drop(&mut self) {
-        let save = Save(self.0);
+        let save = SaveHandle(self.0);
         detached(move || {
             let save = std::mem::ManuallyDrop::new(save);
             // SAFETY: this was the last user of the save.
@@ -275,21 +275,21 @@ impl Drop for Save {
 }
 
 /// An open queue.
-pub struct Queue(NonNull<kv_store_queue_t>);
+pub struct QueueHandle(NonNull<kv_store_queue_t>);
 
 // SAFETY: as for a store.
-unsafe impl Send for Queue {}
+unsafe impl Send for QueueHandle {}
 // SAFETY: as for a store.
-unsafe impl Sync for Queue {}
+unsafe impl Sync for QueueHandle {}
 
-impl Queue {
+impl QueueHandle {
     pub fn fd(&self) -> i32 {
         // SAFETY: the queue is open.
         unsafe { (batches().queue_fd)(self.0.as_ptr()) }
     }
 
     /// # Safety
-    /// As [`Store::many`], until the completion with this cookie is drained or the queue is dropped.
+    /// As [`StoreHandle::many`], until the completion with this cookie is drained or the queue is dropped.
     pub unsafe fn submit(
         &self,
         cookie: u64,
@@ -314,9 +314,9 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for QueueHandle {
     fn drop(&mut self) {
-        let queue = Queue(self.0);
+        let queue = QueueHandle(self.0);
         detached(move || {
             let queue = std::mem::ManuallyDrop::new(queue);
             // SAFETY: this was the last user of the queue.

@@ -12,7 +12,7 @@ use kv_store_abi::batch::{
     KV_STORE_DURABLE, KV_STORE_REPLACE, KV_STORE_SEALED, kv_store_call_t, kv_store_item_t, kv_store_piece_t,
 };
 
-use crate::abi::{Operation, Save, Store};
+use crate::abi::{Operation, SaveHandle, StoreHandle};
 
 /// What `exists_many` answers where a chunk is there and its length is not known.
 pub const LEN_UNKNOWN: i64 = i64::MAX;
@@ -42,9 +42,9 @@ impl Options {
     }
 
     /// For an operation, which takes only flags that mean something to it.
-    pub fn call(self, operation: Operation, save: Option<&Save>) -> kv_store_call_t {
+    pub fn call(self, operation: Operation, save: Option<&SaveHandle>) -> kv_store_call_t {
         let flags = if operation == Operation::Delete { 0 } else { self.flags };
-        let save = save.map_or(std::ptr::null_mut(), Save::raw);
+        let save = save.map_or(std::ptr::null_mut(), SaveHandle::raw);
         kv_store_call_t { size: size_of::<kv_store_call_t>() as u32, flags, timeout_ms: self.timeout_ms, save }
     }
 }
@@ -84,12 +84,12 @@ impl Batch {
     }
 
     /// Carry it out, while other Python threads go on.
-    pub fn run(mut self, py: Python<'_>, store: &Store, options: Options, save: Option<&Save>) -> Vec<i64> {
+    pub fn run(mut self, py: Python<'_>, store: &StoreHandle, options: Options, save: Option<&SaveHandle>) -> Vec<i64> {
         let status = py.detach(|| self.carry_out(store, options, save));
         self.outcomes(status)
     }
 
-    fn carry_out(&mut self, store: &Store, options: Options, save: Option<&Save>) -> i32 {
+    fn carry_out(&mut self, store: &StoreHandle, options: Options, save: Option<&SaveHandle>) -> i32 {
         let call = options.call(self.operation, save);
         // SAFETY: the batch holds what its items point to, or its caller keeps it until the call returns.
         unsafe { store.many(self.operation, &mut self.items, &call) }

@@ -130,16 +130,16 @@ impl Query {
 }
 
 /// Memory that the caller lends for a call: one place for each block, of a block's length.
-struct Lent {
+struct LentBlocks {
     places: Vec<*mut u8>,
     block_bytes: usize,
     _buffers: Vec<PyUntypedBuffer>,
 }
 
 // SAFETY: the pointers lead to memory that its caller has lent for as long as this lives.
-unsafe impl Send for Lent {}
+unsafe impl Send for LentBlocks {}
 
-impl Lent {
+impl LentBlocks {
     /// `written`: blocks are copied there.
     fn new(blocks: &Bound<'_, PyAny>, block_bytes: usize, written: bool) -> PyResult<Self> {
         let (mut places, mut buffers) = (Vec::new(), Vec::new());
@@ -168,7 +168,7 @@ impl Lent {
             }
             places.push(data);
         }
-        let lent = Lent { places, block_bytes, _buffers: buffers };
+        let lent = LentBlocks { places, block_bytes, _buffers: buffers };
         if written && lent.overlaps() {
             return Err(PyValueError::new_err("two blocks share memory"));
         }
@@ -220,7 +220,7 @@ impl BlockCache {
         blocks: &Bound<'_, PyAny>,
         prefix: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
-        let (query, lent) = (Query::new(tokens, prefix)?, Lent::new(blocks, self.block_bytes, false)?);
+        let (query, lent) = (Query::new(tokens, prefix)?, LentBlocks::new(blocks, self.block_bytes, false)?);
         self.run(py, |cache| {
             let lent = lent;
             cache.put(&query.prefix, &query.query, &lent.readable())
@@ -235,7 +235,7 @@ impl BlockCache {
         into: &Bound<'_, PyAny>,
         prefix: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
-        let (query, lent) = (Query::new(tokens, prefix)?, Lent::new(into, self.block_bytes, true)?);
+        let (query, lent) = (Query::new(tokens, prefix)?, LentBlocks::new(into, self.block_bytes, true)?);
         self.run(py, |cache| {
             let mut lent = lent;
             cache.get(&query.prefix, &query.query, &mut lent.writable())

@@ -1,6 +1,6 @@
 //! The extension module `kv_store_wasm._lib`. `kv_store_wasm/_lib.pyi` is its documentation.
 //!
-//! `abi` is the C interface with owners, `batch` turns Python's objects into its items, `store` and `queue` are the classes. `blocks`
+//! `abi` is the C interface with owners, `batch` turns Python's objects into its items, `store`, `save` and `queue` are the classes. `blocks`
 //! is the block cache, `rows` the token-exact one, `log` the way of the library's lines to `logging`.
 
 mod abi;
@@ -9,6 +9,7 @@ mod blocks;
 mod log;
 mod queue;
 mod rows;
+mod save;
 mod store;
 
 use pyo3::buffer::PyUntypedBuffer;
@@ -31,7 +32,7 @@ fn _lib(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Error", module.py().get_type::<Error>())?;
     module.add_class::<store::Store>()?;
     module.add_class::<store::StoreInfo>()?;
-    module.add_class::<store::Save>()?;
+    module.add_class::<save::Save>()?;
     module.add_class::<queue::Queue>()?;
     module.add_class::<blocks::BlockCache>()?;
     module.add_class::<blocks::AcquiredBlocks>()?;

@@ -28,11 +28,11 @@ struct Line {
     text: String,
 }
 
-/// What is lent to `_log.py`: a level of `logging`, the number of the logger, the text.
-type Lent = (u8, u8, String);
+/// What `_log.py` is given: a level of `logging`, the number of the logger, the text.
+type LogRecord = (u8, u8, String);
 
 impl Line {
-    fn lent(self) -> Lent {
+    fn record(self) -> LogRecord {
         let level = match self.level {
             Level::Debug => 10,
             Level::Info => 20,
@@ -43,7 +43,7 @@ impl Line {
     }
 }
 
-struct Queue {
+struct LogQueue {
     process: u32,
     waiting: Mutex<Waiting>,
     changed: Condvar,
@@ -70,7 +70,7 @@ impl Waiting {
     }
 }
 
-impl Queue {
+impl LogQueue {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock()
     }
@@ -97,12 +97,12 @@ impl Queue {
 }
 
 /// That of the process. Never freed: a thread may be in the middle of it.
-static QUEUE: AtomicPtr<Queue> = AtomicPtr::new(std::ptr::null_mut());
+static QUEUE: AtomicPtr<LogQueue> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Whether Python wanted lines of the level debug when it was asked last.
 static DEBUG: AtomicBool = AtomicBool::new(false);
 
-fn queue() -> Option<&'static Queue> {
+fn queue() -> Option<&'static LogQueue> {
     // SAFETY: what was set is never freed.
     let queue = unsafe { QUEUE.load(Acquire).as_ref() }?;
     (queue.process == std::process::id()).then_some(queue)
@@ -142,7 +142,7 @@ pub fn log_begin(debug: bool) -> bool {
     if queue().is_some_and(|queue| !queue.waiting().ended) {
         return false;
     }
-    let queue = Queue { process: std::process::id(), waiting: Mutex::default(), changed: Condvar::new() };
+    let queue = LogQueue { process: std::process::id(), waiting: Mutex::default(), changed: Condvar::new() };
     if QUEUE.swap(Box::into_raw(Box::new(queue)), Release).is_null() {
         // Once, and never in a child: its lock is of no use there if a thread of the parent held it.
         kv_cache::set_log(Some(Box::new(|text| say(Level::Warn, Whose::Rows, text))));
@@ -153,7 +153,7 @@ pub fn log_begin(debug: bool) -> bool {
 
 /// The next line; waits for it without the GIL. None: there will be no more.
 #[pyfunction]
-pub fn log_next(py: Python<'_>, debug: bool) -> Option<Lent> {
+pub fn log_next(py: Python<'_>, debug: bool) -> Option<LogRecord> {
     DEBUG.store(debug, Relaxed);
     let queue = queue()?;
     let wait = || {
@@ -166,7 +166,7 @@ pub fn log_next(py: Python<'_>, debug: bool) -> Option<Lent> {
             waiting = queue.changed.wait(waiting);
         }
     };
-    py.detach(wait).map(Line::lent)
+    py.detach(wait).map(Line::record)
 }
 
 /// Have lines go to standard error from now on, and the wait of `log_next` end.

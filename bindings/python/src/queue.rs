@@ -11,7 +11,7 @@ use kv_store_abi::batch::kv_store_completion_t;
 
 use crate::abi::{self, Operation};
 use crate::batch::{Batch, Options};
-use crate::store::Save;
+use crate::save::Save;
 
 /// Requests of one store that are carried out while the caller goes on. `_lib.pyi` documents each method.
 #[pyclass(frozen, module = "kv_store_wasm", weakref)]
@@ -24,7 +24,7 @@ pub struct Queue {
 
 struct State {
     /// Dropped before the requests, and only then is their memory not in use.
-    queue: Option<Arc<abi::Queue>>,
+    queue: Option<Arc<abi::QueueHandle>>,
     requests: HashMap<u64, Request>,
     next: u64,
 }
@@ -32,11 +32,11 @@ struct State {
 struct Request {
     batch: Batch,
     /// Kept until the put is done.
-    _save: Option<Arc<abi::Save>>,
+    _save: Option<Arc<abi::SaveHandle>>,
 }
 
 impl Queue {
-    pub fn new(queue: abi::Queue, (sealed, timeout): (bool, Option<f64>)) -> Self {
+    pub fn new(queue: abi::QueueHandle, (sealed, timeout): (bool, Option<f64>)) -> Self {
         let state = State { queue: Some(Arc::new(queue)), requests: HashMap::new(), next: 0 };
         Queue { sealed, timeout, state: Mutex::new(state) }
     }
@@ -64,7 +64,7 @@ impl Queue {
 }
 
 impl State {
-    fn usable(&self) -> PyResult<Arc<abi::Queue>> {
+    fn usable(&self) -> PyResult<Arc<abi::QueueHandle>> {
         self.queue.clone().ok_or_else(|| PyValueError::new_err("the queue is closed"))
     }
 }

@@ -90,17 +90,17 @@ fn tokens(object: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
 }
 
 /// Memory that the caller lends for a call, piece by piece.
-struct Lent {
+struct LentPieces {
     pieces: Vec<(*const u8, usize)>,
     _buffers: Vec<PyUntypedBuffer>,
 }
 
 // SAFETY: the pointers lead to memory that its caller has lent for as long as this lives.
-unsafe impl Send for Lent {}
+unsafe impl Send for LentPieces {}
 
-impl Lent {
+impl LentPieces {
     fn new(state: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let mut lent = Lent { pieces: Vec::new(), _buffers: Vec::new() };
+        let mut lent = LentPieces { pieces: Vec::new(), _buffers: Vec::new() };
         if let Ok(pieces) = state.cast::<PyList>() {
             pieces.iter().try_for_each(|piece| lent.piece(&piece))?;
         } else if let Ok(pieces) = state.cast::<PyTuple>() {
@@ -158,7 +158,7 @@ impl Rows {
 
     fn put(&self, py: Python<'_>, model: &[u8], tokens: &Bound<'_, PyAny>, state: &Bound<'_, PyAny>) -> PyResult<i32> {
         let (cache, identity) = (self.usable()?, identity(model)?);
-        let (tokens, lent) = (self::tokens(tokens)?, Lent::new(state)?);
+        let (tokens, lent) = (self::tokens(tokens)?, LentPieces::new(state)?);
         Ok(py.detach(|| {
             let lent = lent;
             let mut bytes = lent.bytes();

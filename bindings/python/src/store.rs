@@ -1,18 +1,18 @@
-//! `Store` and `Save`.
+//! `Store`.
 
 use std::ffi::CString;
 use std::sync::Arc;
 
-use kv_platform::sync::{Mutex, MutexGuard};
-
+use kv_platform::sync::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::abi::{self, KV_STORE_INVALID, Operation};
+use crate::abi::{self, Operation};
 use crate::batch::{Batch, Options};
 use crate::log;
 use crate::queue::Queue;
+use crate::save::Save;
 
 /// What a store is.
 #[pyclass(frozen, get_all, module = "kv_store_wasm")]
@@ -51,7 +51,7 @@ pub struct Store {
     sealed: bool,
     timeout: Option<f64>,
     /// Calls that run keep it open.
-    handle: Mutex<Option<Arc<abi::Store>>>,
+    handle: Mutex<Option<Arc<abi::StoreHandle>>>,
 }
 
 #[pyfunction]
@@ -68,7 +68,7 @@ pub fn open(
     let descriptor = descriptor.map(described).transpose()?;
     let c_uri = CString::new(uri).map_err(|_| crate::Error::new_err("the URI has a NUL byte"))?;
     let open = || {
-        let store = abi::Store::open(&c_uri).ok_or_else(abi::last_error)?;
+        let store = abi::StoreHandle::open(&c_uri).ok_or_else(abi::last_error)?;
         match descriptor.is_none_or(|descriptor| store.describe(&descriptor) >= 0) {
             true => Ok(store),
             // Before the store is closed, which may fail too.
@@ -96,7 +96,7 @@ fn described(said: &Bound<'_, PyDict>) -> PyResult<abi::Descriptor> {
 
 impl Store {
     /// The open handle; the lock is held for a moment only, and never while the GIL is given away.
-    fn usable(&self) -> PyResult<Arc<abi::Store>> {
+    fn usable(&self) -> PyResult<Arc<abi::StoreHandle>> {
         let handle = self.handle.lock();
         handle.clone().ok_or_else(|| PyValueError::new_err("the store is closed"))
     }
@@ -182,10 +182,7 @@ impl Store {
         let handle = self.usable()?;
         let begun = py.detach(|| handle.begin_save().ok_or_else(abi::last_error));
         let save = Arc::new(begun.map_err(crate::Error::new_err)?);
-        let name = name.map(str::to_owned);
-        let state =
-            Mutex::new(SaveState { name, manifest: manifest.unwrap_or_default(), status: None, lost: Vec::new() });
-        Ok(Save { save, state })
+        Ok(Save::new(save, name.map(str::to_owned), manifest.unwrap_or_default()))
     }
 
     fn get_manifest<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyBytes>>> {
@@ -249,77 +246,4 @@ impl Store {
 
 fn manifest_name(name: &str) -> PyResult<CString> {
     CString::new(name).map_err(|_| PyValueError::new_err("a manifest's name has no NUL byte"))
-}
-
-/// The chunks that are put with it become durable, and a manifest is published over them.
-#[pyclass(frozen, module = "kv_store_wasm")]
-pub struct Save {
-    pub save: Arc<abi::Save>,
-    state: Mutex<SaveState>,
-}
-
-struct SaveState {
-    name: Option<String>,
-    manifest: Vec<u8>,
-    status: Option<i32>,
-    lost: Vec<Vec<u8>>,
-}
-
-impl Save {
-    fn state(&self) -> MutexGuard<'_, SaveState> {
-        self.state.lock()
-    }
-}
-
-#[pymethods]
-impl Save {
-    #[pyo3(signature = (name = None, manifest = None))]
-    fn commit(&self, py: Python<'_>, name: Option<&str>, manifest: Option<Vec<u8>>) -> i32 {
-        let data = manifest.unwrap_or_default();
-        let (status, lost) = match name.map(CString::new).transpose() {
-            Ok(name) => py.detach(|| self.save.commit(name.as_deref().map(|name| (name, &data[..])))),
-            Err(_) => (KV_STORE_INVALID, Vec::new()),
-        };
-        let mut state = self.state();
-        (state.status, state.lost) = (Some(status), lost);
-        status
-    }
-
-    /// Status of the last commit. None: there was none.
-    #[getter]
-    fn status(&self) -> Option<i32> {
-        self.state().status
-    }
-
-    /// Keys that the last commit found lost.
-    #[getter]
-    fn lost<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
-        let lost = self.state().lost.clone();
-        lost.iter().map(|hash| PyBytes::new(py, hash)).collect()
-    }
-
-    #[getter]
-    fn manifest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.state().manifest)
-    }
-
-    #[setter]
-    fn set_manifest(&self, manifest: Vec<u8>) {
-        self.state().manifest = manifest;
-    }
-
-    fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        this
-    }
-
-    /// Commits, unless the block raised.
-    fn __exit__(&self, py: Python<'_>, kind: &Bound<'_, PyAny>, _error: &Bound<'_, PyAny>, _trace: &Bound<'_, PyAny>) {
-        if kind.is_none() {
-            let (name, manifest) = {
-                let state = self.state();
-                (state.name.clone(), state.manifest.clone())
-            };
-            self.commit(py, name.as_deref(), Some(manifest));
-        }
-    }
 }

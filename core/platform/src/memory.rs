@@ -52,7 +52,7 @@ pub fn fault_in(map: &[u8]) -> io::Result<bool> {
 
 /// Bytes of the machine's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct MachineMemory {
     pub total: u64,
     /// Without the machine having to swap.
     pub available: u64,
@@ -61,7 +61,7 @@ pub struct Memory {
 /// What the machine has, and what is left of it; none where that is not told.
 ///
 /// Linux: /proc/meminfo. Portable: none, and `memory-pressure` is lacking.
-pub fn of_the_machine() -> Option<Memory> {
+pub fn of_the_machine() -> Option<MachineMemory> {
     way::memory::of_the_machine()
 }
 

@@ -42,12 +42,12 @@ pub fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
 /// `signals-of-writes` is lacking.
 pub fn without_signal<T>(signal: libc::c_int, write: impl FnOnce() -> T) -> T {
     /// Takes the signal that was raised meanwhile, and restores the mask; also where `write` panics.
-    struct Restore {
+    struct RestoreAndTake {
         only: libc::sigset_t,
         former: libc::sigset_t,
         was_pending: bool,
     }
-    impl Drop for Restore {
+    impl Drop for RestoreAndTake {
         fn drop(&mut self) {
             // SAFETY: both sets were filled.
             unsafe {
@@ -68,7 +68,7 @@ pub fn without_signal<T>(signal: libc::c_int, write: impl FnOnce() -> T) -> T {
         libc::sigaddset(only.as_mut_ptr(), signal);
         let was_pending =
             libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), signal) == 1;
-        (libc::pthread_sigmask(libc::SIG_BLOCK, only.as_ptr(), former.as_mut_ptr()) == 0).then(|| Restore {
+        (libc::pthread_sigmask(libc::SIG_BLOCK, only.as_ptr(), former.as_mut_ptr()) == 0).then(|| RestoreAndTake {
             only: only.assume_init(),
             former: former.assume_init(),
             was_pending,

@@ -25,7 +25,7 @@ use crate::until::Until;
 
 /// What a change is of.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub enum Key {
+pub enum ChangeKey {
     Chunk(ChunkHash),
     Manifest(Box<str>),
 }
@@ -44,7 +44,7 @@ pub struct Changes {
 
 #[derive(Default)]
 struct ChangeTable {
-    held: HashMap<Key, Vec<Held>, foldhash::fast::RandomState>,
+    held: HashMap<ChangeKey, Vec<Held>, foldhash::fast::RandomState>,
     taken: usize,
     /// How many of those taken are of changes that ended unknown.
     unknown: usize,
@@ -70,7 +70,7 @@ pub struct Change {
 }
 
 struct ChangedItem {
-    key: Key,
+    key: ChangeKey,
     number: u64,
     /// The component said that it sends it, and not that it was not carried out.
     begun: bool,
@@ -101,14 +101,14 @@ impl Changes {
     /// Take places for changes of some of these keys, from the first on: at least one. `settles`: former changes that ended unknown are the
     /// component's to settle; otherwise it waits for the end of those of the first key. A manifest is changed by one call at a time: those of
     /// several threads would only meet at the storage system, which lets all but one try again.
-    pub fn take(self: &Arc<Self>, keys: Vec<Key>, settles: bool, until: &Until) -> Result<Arc<Change>, Error> {
+    pub fn take(self: &Arc<Self>, keys: Vec<ChangeKey>, settles: bool, until: &Until) -> Result<Arc<Change>, Error> {
         let Some(first) = keys.first() else { return Ok(Arc::new(Change::of(self, settles, Vec::new()))) };
         let mut table = self.wait(first, !settles, true, until)?;
         let now = table.time(&self.clock);
         let room = limits::MAX_CHANGES.saturating_sub(table.taken).min(limits::MAX_CHANGES_OF_A_CALL);
         let free = keys.into_iter().take(room).take_while(|key| settles || table.held_until(key, now).is_none());
         // The borrow of the table ends before it is written.
-        let free: Vec<Key> = free.collect();
+        let free: Vec<ChangeKey> = free.collect();
         let places = free.into_iter().map(|key| {
             let number = table.enter(key.clone());
             ChangedItem { key, number, begun: false, token: Box::default(), former: Vec::new() }
@@ -119,7 +119,7 @@ impl Changes {
 
     /// How many of these keys, from the first on, have no change that ended unknown; waits until it is one at least.
     pub fn free<'k>(&self, keys: impl Iterator<Item = &'k ChunkHash>, until: &Until) -> Result<usize, Error> {
-        let mut keys = keys.map(|hash| Key::Chunk(*hash));
+        let mut keys = keys.map(|hash| ChangeKey::Chunk(*hash));
         // Nearly always, and then a put whose key is the hash of its content pays no lock.
         if self.unknown.load(Relaxed) == 0 {
             return Ok(keys.count());
@@ -134,7 +134,7 @@ impl Changes {
     pub fn is_unsettled(&self, hash: &ChunkHash) -> bool {
         self.unknown.load(Relaxed) > 0 && {
             let table = self.table.lock();
-            table.held_until(&Key::Chunk(*hash), table.time(&self.clock)).is_some()
+            table.held_until(&ChangeKey::Chunk(*hash), table.time(&self.clock)).is_some()
         }
     }
 
@@ -150,11 +150,17 @@ impl Changes {
 
     /// Wait until no former change of a key may be carried out any more (`holds`), and (`takes`) there is a free place and no other change of
     /// the same manifest is under way.
-    fn wait(&self, key: &Key, holds: bool, takes: bool, until: &Until) -> Result<MutexGuard<'_, ChangeTable>, Error> {
+    fn wait(
+        &self,
+        key: &ChangeKey,
+        holds: bool,
+        takes: bool,
+        until: &Until,
+    ) -> Result<MutexGuard<'_, ChangeTable>, Error> {
         let mut table = self.table.lock();
         loop {
             let held = if holds { table.held_until(key, table.time(&self.clock)) } else { None };
-            let runs = takes && matches!(key, Key::Manifest(_)) && table.is_under_way(key);
+            let runs = takes && matches!(key, ChangeKey::Manifest(_)) && table.is_under_way(key);
             if takes && table.taken >= limits::MAX_CHANGES {
                 table.forget_over(self.clock.now());
                 self.unknown.store(table.unknown, Relaxed);
@@ -206,7 +212,7 @@ fn full_table() -> Error {
 }
 
 impl ChangeTable {
-    fn enter(&mut self, key: Key) -> u64 {
+    fn enter(&mut self, key: ChangeKey) -> u64 {
         self.numbered += 1;
         self.taken += 1;
         self.held.entry(key).or_default().push(Held { number: self.numbered, end: None, token: Box::default() });
@@ -218,22 +224,22 @@ impl ChangeTable {
         (self.unknown > 0).then(|| clock.now())
     }
 
-    fn is_under_way(&self, key: &Key) -> bool {
+    fn is_under_way(&self, key: &ChangeKey) -> bool {
         self.held.get(key).into_iter().flatten().any(|held| held.end.is_none())
     }
 
     /// Until when a change of a key may be carried out that ended unknown. `now`: of [`Self::time`].
-    fn held_until(&self, key: &Key, now: Option<Instant>) -> Option<Instant> {
+    fn held_until(&self, key: &ChangeKey, now: Option<Instant>) -> Option<Instant> {
         self.unknown_of(key, now).filter_map(|held| held.end).max()
     }
 
-    fn unknown_of(&self, key: &Key, now: Option<Instant>) -> impl Iterator<Item = &Held> {
+    fn unknown_of(&self, key: &ChangeKey, now: Option<Instant>) -> impl Iterator<Item = &Held> {
         let held = now.and_then(|_| self.held.get(key)).into_iter().flatten();
         held.filter(move |held| held.end.zip(now).is_some_and(|(end, now)| now < end))
     }
 
     /// Give back those places of a key that are not to be kept.
-    fn retain(&mut self, key: &Key, keep: impl Fn(&Held) -> bool) {
+    fn retain(&mut self, key: &ChangeKey, keep: impl Fn(&Held) -> bool) {
         let Some(held) = self.held.get_mut(key) else { return };
         held.retain(|held| {
             let kept = keep(held);

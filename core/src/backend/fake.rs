@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::{Answers, Backend, Bytes, ChunkHash, ChunkMap, Committed, Got, NewChunk, Presence, Put, Target};
+use super::{Answers, Backend, Bytes, ChunkHash, ChunkMap, ChunkToPut, Committed, Got, Presence, Put, Target};
 use crate::error::{Error, ErrorKind};
 use crate::payload::Buffer;
 use crate::until::Until;
@@ -132,11 +132,11 @@ impl Backend for Fake {
         Ok(answers)
     }
 
-    fn put(&self, new: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
+    fn put(&self, new: &[ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put> {
         self.change(until);
         let answered = self.begin(new.len())?;
         let mut chunks = self.chunks.lock().unwrap();
-        let put = |(hash, data): &NewChunk<'_>| {
+        let put = |(hash, data): &ChunkToPut<'_>| {
             let data = match data {
                 Bytes::Borrowed(data) => data.to_vec(),
                 Bytes::Scattered(pieces) => pieces.concat(),

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use super::changes::{Change, Changes, End, Key};
-use super::{Answers, Backend, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
+use super::changes::{Change, ChangeKey, Changes, End};
+use super::{Answers, Backend, ChunkHash, ChunkToPut, Committed, Got, Presence, Put, Target};
 use crate::counters::{Counters, Event};
 use crate::error::Error;
 use crate::payload::Buffer;
@@ -51,7 +51,12 @@ impl Holding {
     }
 
     /// Make a change of some of these keys, from the first on, with the time under which the component finds it.
-    fn batch<T>(&self, keys: Vec<Key>, until: &Until, call: impl FnOnce(usize, &Until) -> Answers<T>) -> Answers<T> {
+    fn batch<T>(
+        &self,
+        keys: Vec<ChangeKey>,
+        until: &Until,
+        call: impl FnOnce(usize, &Until) -> Answers<T>,
+    ) -> Answers<T> {
         let change = self.changes.take(keys, self.settles, until)?;
         let running = Running { change: change.clone(), until, counters: &self.counters };
         let answers = call(change.len(), &until.changing(change.clone()));
@@ -74,7 +79,7 @@ impl Holding {
         done: impl Fn(&T) -> bool,
         call: impl FnOnce(&Until) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let change = self.changes.take(vec![Key::Manifest(name.into())], self.settles, until)?;
+        let change = self.changes.take(vec![ChangeKey::Manifest(name.into())], self.settles, until)?;
         let running = Running { change: change.clone(), until, counters: &self.counters };
         let answer = call(&until.changing(change));
         running.end(|_| match &answer {
@@ -96,7 +101,7 @@ impl Backend for Holding {
         self.inner.exists(hashes, until)
     }
 
-    fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
+    fn put(&self, chunks: &[ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put> {
         let Some((first, _)) = chunks.first() else { return Ok(Vec::new()) };
         let changes = is_change(first, replace);
         let alike = chunks.iter().map(|(hash, _)| hash).take_while(|hash| is_change(hash, replace) == changes);
@@ -104,7 +109,7 @@ impl Backend for Holding {
             let free = self.changes.free(alike, until)?;
             return self.inner.put(chunks.get(..free).unwrap_or(chunks), replace, until);
         }
-        let keys = alike.map(|hash| Key::Chunk(*hash)).collect();
+        let keys = alike.map(|hash| ChangeKey::Chunk(*hash)).collect();
         self.batch(keys, until, |count, until| self.inner.put(chunks.get(..count).unwrap_or(chunks), replace, until))
     }
 
@@ -113,7 +118,7 @@ impl Backend for Holding {
     }
 
     fn delete(&self, hashes: &[ChunkHash], until: &Until) -> Answers<()> {
-        let keys = hashes.iter().map(|hash| Key::Chunk(*hash)).collect();
+        let keys = hashes.iter().map(|hash| ChangeKey::Chunk(*hash)).collect();
         self.batch(keys, until, |count, until| self.inner.delete(hashes.get(..count).unwrap_or(hashes), until))
     }
 

@@ -45,7 +45,7 @@ fn store(settles: bool) -> HoldingStore {
     let time = Arc::new(Turned { passed: Mutex::default(), zero: Instant::now(), runs: AtomicBool::new(false) });
     let clock = Clock::of(time.clone());
     let (fake, changes) = (Arc::new(Fake::default()), Arc::new(Changes::new(clock.clone())));
-    let counters = counters::OfProcess::default().of("holding-test", None);
+    let counters = counters::ProcessCounters::default().of("holding-test", None);
     let holding = Holding::new(fake.clone(), changes.clone(), settles, counters);
     HoldingStore { fake, time, clock, changes, holding }
 }
@@ -187,7 +187,7 @@ fn a_batch_holds_what_failed_and_goes_as_far_as_nothing_holds_it() {
     let store = store(false);
     let key = |n: u8| ChunkHash::new(&[n; 9]).unwrap();
     let put = |keys: &[u8], until: &Until| {
-        let chunks: Vec<NewChunk<'_>> = keys.iter().map(|n| (key(*n), Bytes::Borrowed(b"x"))).collect();
+        let chunks: Vec<ChunkToPut<'_>> = keys.iter().map(|n| (key(*n), Bytes::Borrowed(b"x"))).collect();
         store.holding.put(&chunks, false, until).map(|answers| answers.len())
     };
     store.fake.during_changes(|until| drop(until.change().unwrap().begin(&[1], b"")));
@@ -209,7 +209,8 @@ fn a_batch_holds_what_failed_and_goes_as_far_as_nothing_holds_it() {
 fn a_manifest_is_changed_by_one_call_at_a_time() {
     for settles in [false, true] {
         let store = store(settles);
-        let take = |name: &str, until: &Until| store.changes.take(vec![Key::Manifest(name.into())], settles, until);
+        let take =
+            |name: &str, until: &Until| store.changes.take(vec![ChangeKey::Manifest(name.into())], settles, until);
         let first = take("m", &store.until(1000)).unwrap();
         drop(take("other", &store.until(1000)).unwrap());
         store.time.runs.store(true, Relaxed);
@@ -230,7 +231,7 @@ fn what_is_keyed_by_its_content_takes_no_place_and_waits_for_a_removal() {
     let store = store(true);
     let chunks = hashes(3);
     let put = |until: &Until, replace: bool| {
-        let new: Vec<NewChunk<'_>> = chunks.iter().map(|hash| (*hash, Bytes::Borrowed(b"x"))).collect();
+        let new: Vec<ChunkToPut<'_>> = chunks.iter().map(|hash| (*hash, Bytes::Borrowed(b"x"))).collect();
         store.holding.put(&new, replace, until).map(|answers| answers.len())
     };
     store.fake.during_changes(|until| assert!(until.change().is_none()));
@@ -244,7 +245,7 @@ fn what_is_keyed_by_its_content_takes_no_place_and_waits_for_a_removal() {
     store.fake.during_changes(|_| ());
     store.time.runs.store(true, Relaxed);
     let begun = store.clock.now();
-    let rest: Vec<NewChunk<'_>> = chunks[1..].iter().map(|hash| (*hash, Bytes::Borrowed(b"x"))).collect();
+    let rest: Vec<ChunkToPut<'_>> = chunks[1..].iter().map(|hash| (*hash, Bytes::Borrowed(b"x"))).collect();
     assert_eq!(store.holding.put(&rest, false, &store.until(5000)).unwrap().len(), 2);
     assert!(store.clock.since(begun) >= Duration::from_millis(500));
     assert_eq!(put(&store.until(1000), true).unwrap(), 3, "a replacement is a change");

@@ -10,7 +10,7 @@ use crate::until::Until;
 /// Puts a layer around the instances of stores.
 ///
 /// A layer must keep what [`Backend`] promises: an outcome for each item that it answers, in order, and an end soon after the deadline.
-pub trait Layer: Send + Sync {
+pub trait BackendLayer: Send + Sync {
     /// A store is about to be opened. What puts a layer around its instances; `None` where this store has none. An error is the
     /// open's, and the component is not asked.
     ///
@@ -39,7 +39,7 @@ pub struct Opening<'a> {
 }
 
 /// Refuse a config with a table `fault` that no layer obeys, or that the layer which does takes for wrong.
-pub fn check_fault(layers: &[Arc<dyn Layer>], table: Option<&str>) -> Result<(), Error> {
+pub fn check_fault(layers: &[Arc<dyn BackendLayer>], table: Option<&str>) -> Result<(), Error> {
     let Some(table) = table else { return Ok(()) };
     let checked = layers.iter().find_map(|layer| layer.check_fault(table));
     let checked = checked.map(|checked| checked.map_err(|error| error.context("the table `fault` of the config")));

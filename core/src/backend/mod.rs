@@ -1,7 +1,7 @@
 //! A backend's calls, and the layers around them.
 //!
 //! [`Backend`] is one blocking trait: a batch in, an outcome for each item out. The pool of instances implements it
-//! (`instances`); around it lie, from the inside, faults that a test injects ([`Layer`]), the circuit breaker (`with_breaker`), changes
+//! (`instances`); around it lie, from the inside, faults that a test injects ([`BackendLayer`]), the circuit breaker (`with_breaker`), changes
 //! that may still be carried out (`holding`), and what is learnt of chunks (`remembering`). The store makes whole batches of it. Each layer knows only the trait, so a
 //! test puts a fake inside.
 
@@ -24,7 +24,7 @@ use std::sync::Arc;
 pub use changes::{Change, Changes};
 pub use hash::{CONTENT_KEY_BYTES, ChunkHash, ChunkMap, ChunkSet, Layout, bad_length};
 pub use holding::Holding;
-pub use layer::{Layer, Opening, Wrap, check_fault};
+pub use layer::{BackendLayer, Opening, Wrap, check_fault};
 pub use remembering::{KnownChunks, Remembering};
 pub use removed::Removed;
 pub use target::{Target, capacity};
@@ -33,7 +33,7 @@ pub use with_breaker::WithBreaker;
 use crate::counters::Answer;
 use crate::error::{Error, contract_violation};
 pub use crate::payload::Got;
-use crate::payload::{Buffer, Memory, Source};
+use crate::payload::{Buffer, ItemSource, ValueMemory};
 use crate::until::Until;
 
 /// The outcomes of a batch: for some of its items, from the first on, and at least one.
@@ -53,7 +53,7 @@ pub trait Backend: Send + Sync {
     }
 
     /// Store chunks; `replace`: also those that the backend has.
-    fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put>;
+    fn put(&self, chunks: &[ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put>;
 
     /// Fetch chunks, unchecked. Chunk n goes to target n, and to a buffer where there are fewer targets. What is then in the
     /// memory of a chunk that is missing, failed or too long is undefined.
@@ -117,7 +117,7 @@ pub enum Committed {
 }
 
 /// A chunk to put.
-pub type NewChunk<'a> = (ChunkHash, Bytes<'a>);
+pub type ChunkToPut<'a> = (ChunkHash, Bytes<'a>);
 
 /// The bytes of a chunk on their way to the backend.
 #[derive(Clone, Copy)]
@@ -154,13 +154,13 @@ impl<'a> Bytes<'a> {
     ///
     /// # Safety
     /// `self` must stay valid until the call is over.
-    pub unsafe fn source(&self) -> Source {
+    pub unsafe fn source(&self) -> ItemSource {
         match self {
             // SAFETY: by this function's own condition.
-            Bytes::Borrowed(bytes) => unsafe { Source::borrowed(Memory::of(bytes)) },
+            Bytes::Borrowed(bytes) => unsafe { ItemSource::borrowed(ValueMemory::of(bytes)) },
             // SAFETY: as above.
-            Bytes::Scattered(pieces) => unsafe { Source::borrowed(Memory::of_pieces(pieces)) },
-            Bytes::Buffered(buffer) => Source::buffer(buffer),
+            Bytes::Scattered(pieces) => unsafe { ItemSource::borrowed(ValueMemory::of_pieces(pieces)) },
+            Bytes::Buffered(buffer) => ItemSource::buffer(buffer),
         }
     }
 }

@@ -6,7 +6,7 @@ use kv_platform::sync::{Mutex, MutexGuard};
 
 pub use super::known::KnownChunks;
 use super::lengths::Lengths;
-use super::{Answers, Backend, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
+use super::{Answers, Backend, ChunkHash, ChunkToPut, Committed, Got, Presence, Put, Target};
 use crate::error::{Error, ErrorKind};
 use crate::payload::Buffer;
 use crate::until::Until;
@@ -48,7 +48,7 @@ impl Backend for Remembering {
         self.inner.exists_for_put(hashes, until)
     }
 
-    fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
+    fn put(&self, chunks: &[ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put> {
         let answers = self.inner.put(chunks, replace, until)?;
         let mut known = self.known();
         for ((hash, _), answer) in chunks.iter().zip(&answers) {

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use crate::error::Error;
-use crate::payload::{self, Buffer, Bytes as Placed, Covering, Got, Memory, Sum};
+use crate::payload::{self, Buffer, Covering, Got, PayloadBytes, Sum, ValueMemory};
 
 /// How many bytes there is room for.
 pub fn capacity(pieces: &[libc::iovec]) -> usize {
@@ -66,7 +66,7 @@ impl<'a> Target<'a> {
     /// Copy a value there. `None`: the host allocates.
     pub fn place(&mut self, data: &[u8]) -> Option<Got> {
         // SAFETY: `Target::memory` was promised that the pieces are valid and nobody else's.
-        let memory = unsafe { Memory::room(self.pieces?) };
+        let memory = unsafe { ValueMemory::room(self.pieces?) };
         if memory.len() < data.len() as u64 {
             return Some(Got::TooLong(data.len()));
         }
@@ -80,9 +80,9 @@ impl<'a> Target<'a> {
     /// The first `len` bytes are initialised.
     pub unsafe fn copy_of(&self, len: usize) -> Result<Buffer, Error> {
         // SAFETY: as in `place`.
-        let memory = unsafe { Memory::room(self.pieces.unwrap_or_default()) };
+        let memory = unsafe { ValueMemory::room(self.pieces.unwrap_or_default()) };
         // SAFETY: by this function's own condition.
-        let bytes = unsafe { Placed::of(&memory, len as u64) };
+        let bytes = unsafe { PayloadBytes::of(&memory, len as u64) };
         Buffer::concat(&bytes.pieces().collect::<Vec<_>>())
     }
 
@@ -90,9 +90,9 @@ impl<'a> Target<'a> {
     ///
     /// # Safety
     /// The call is over before the target is used by anybody else.
-    pub unsafe fn room(&self) -> Option<Memory> {
+    pub unsafe fn room(&self) -> Option<ValueMemory> {
         // SAFETY: by this function's own condition, and `Target::memory` was promised that nobody else uses the pieces.
-        self.pieces.map(|pieces| unsafe { Memory::room(pieces) })
+        self.pieces.map(|pieces| unsafe { ValueMemory::room(pieces) })
     }
 }
 

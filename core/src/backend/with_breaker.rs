@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::{Answers, Backend, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
+use super::{Answers, Backend, ChunkHash, ChunkToPut, Committed, Got, Presence, Put, Target};
 use crate::breaker::{Breaker, counts};
 use crate::counters::{Counters, Event};
 use crate::error::{Error, ErrorKind};
@@ -101,7 +101,7 @@ impl Backend for WithBreaker {
         self.batch(hashes.len(), until, |inner| inner.exists(hashes, until))
     }
 
-    fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
+    fn put(&self, chunks: &[ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put> {
         self.batch(chunks.len(), until, |inner| inner.put(chunks, replace, until))
     }
 
@@ -157,7 +157,7 @@ mod tests {
         let limits = Limits { breaker_failures: failures, breaker_ms: 60_000, ..Limits::default() };
         let (fake, breaker) =
             (Arc::new(Fake::default()), Arc::new(Breaker::new("fake://x", &limits, &Clock::default())));
-        let counters = counters::OfProcess::default().of("guarded-test", None);
+        let counters = counters::ProcessCounters::default().of("guarded-test", None);
         (fake.clone(), WithBreaker::new(fake, breaker, counters), Until::new(&limits))
     }
 

@@ -29,13 +29,13 @@ use crate::error::Error;
 use crate::limits::Limits;
 use crate::log::{self, Level};
 use crate::policy::{
-    self, Folder, Pattern, Prefix, Said, SaidOfEndpoint, SecretSource, Served, Target, Variable, at_endpoint,
-    endpoint_options,
+    self, EndpointSources, Folder, GrantSettings, OpenTarget, Pattern, Prefix, SecretSource, Served, Variable,
+    at_endpoint, endpoint_options,
 };
 use crate::quota::Quota;
 use crate::suggest::{nearest, plain, suggestion};
 use crate::uri::{self, StoreUri};
-use tables::{Backend, Compile, Tenant, Value};
+use tables::{BackendTable, Compile, Tenant, Value};
 use tenants::Tenants;
 
 /// The config file.
@@ -51,7 +51,7 @@ pub struct Config {
     pub metrics_file: Option<PathBuf>,
     compile: Compile,
     /// By scheme.
-    backend: BTreeMap<String, Backend>,
+    backend: BTreeMap<String, BackendTable>,
     tenant: Vec<Tenant>,
     #[serde(skip)]
     tenants: Tenants,
@@ -136,8 +136,8 @@ pub enum Layout1 {
 
 impl Settings {
     /// What a URI means under them, where the backend is the one that serves its scheme.
-    pub fn target(&self, uri: &StoreUri, served: &Served) -> Result<Target, Error> {
-        let said = Said {
+    pub fn target(&self, uri: &StoreUri, served: &Served) -> Result<OpenTarget, Error> {
+        let said = GrantSettings {
             root: self.root.as_deref(),
             is_tenant: self.tenant.is_some(),
             virtual_style: self.options.get("style").is_some_and(|style| style == "virtual"),
@@ -147,7 +147,7 @@ impl Settings {
             env: &self.env,
             secrets: &self.secrets,
         };
-        let target = Target::decide(uri, &said, served)?;
+        let target = OpenTarget::decide(uri, &said, served)?;
         if let Some(bytes) = self.quota.stored_bytes
             && target.grants.directory.is_none()
         {
@@ -299,7 +299,7 @@ impl Config {
     pub fn placed(&self, uri: StoreUri, served: &Served) -> Result<StoreUri, Error> {
         self.refuse_aliases(served)?;
         let table = self.backend.get(&served.backend);
-        let said = SaidOfEndpoint {
+        let said = EndpointSources {
             endpoint: table.and_then(|table| table.endpoint.as_deref()),
             option: &|name| table?.options.get(name).map(|Value(text)| text.clone()),
             variable: &|name| std::env::var(name).ok(),
@@ -353,7 +353,7 @@ impl Config {
     }
 }
 
-impl Backend {
+impl BackendTable {
     /// The options that say where the endpoint is may come from the environment, as `S3_REGION` does.
     fn take_options_of_endpoint(&mut self, served: &Served) {
         let declared = served.declared.endpoint.as_deref().filter(|_| served.trusted).unwrap_or_default();
@@ -369,8 +369,8 @@ impl Backend {
 
     /// The backend as a tenant has it: what it is stays, and what it reaches and knows is the tenant's own. Every field is
     /// named, so that a new one is the tenant's or not because somebody said so.
-    fn of(self, tenant: Tenant) -> Backend {
-        Backend {
+    fn of(self, tenant: Tenant) -> BackendTable {
+        BackendTable {
             component: self.component,
             sha256: self.sha256,
             fault: self.fault,

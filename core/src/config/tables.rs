@@ -100,7 +100,7 @@ impl TryFrom<String> for Helper {
 /// What the operator says of one backend: a `[backend.<scheme>]` table.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Backend {
+pub(super) struct BackendTable {
     /// The component's file, absolute.
     pub component: Option<PathBuf>,
     /// The only component that is accepted, by its SHA-256.

@@ -14,7 +14,7 @@ use kv_platform::sync::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::connections::{Connections, HttpAnswer, Stream};
-use super::{Metrics, OfProcess};
+use super::{Metrics, ProcessCounters};
 use crate::config::Config;
 use crate::limits::{MAX_METRICS_LOOKED_AT, METRICS_ABANDONED, METRICS_WRITTEN};
 use crate::log::{self, Level};
@@ -33,7 +33,7 @@ enum Listener {
 #[derive(Default)]
 pub(crate) struct ServedMetrics(Mutex<Option<(Option<String>, Option<PathBuf>)>>);
 
-impl OfProcess {
+impl ProcessCounters {
     /// Begin to serve what the config asks for, unless this process does already. What cannot be is one warning. `metrics`: what is
     /// served.
     pub fn serve(&self, config: &Config, spawn: &Spawn, metrics: impl Fn() -> Metrics + Send + Sync + 'static) {
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn only_what_is_there_is_answered() {
-        let metrics: MetricsSource = Box::new(|| OfProcess::default().report(&Default::default(), 0));
+        let metrics: MetricsSource = Box::new(|| ProcessCounters::default().report(&Default::default(), 0));
         assert!(respond(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", &metrics).2.ends_with("# EOF\n"));
         for (asked, status) in [
             (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn a_store_that_fails_again_and_again_is_not_ready() {
         let metrics = |breaker_open| {
-            let mut metrics = OfProcess::default().report(&Default::default(), 0);
+            let mut metrics = ProcessCounters::default().report(&Default::default(), 0);
             let uri = "redis://away".to_owned();
             let store = crate::counters::StoreGauges {
                 backend: "redis".into(),
@@ -338,7 +338,7 @@ mod tests {
             serve(
                 Some(&listener),
                 None,
-                &(Box::new(|| OfProcess::default().report(&Default::default(), 0)) as MetricsSource),
+                &(Box::new(|| ProcessCounters::default().report(&Default::default(), 0)) as MetricsSource),
             );
         });
         at
@@ -389,7 +389,7 @@ mod tests {
     fn each_process_has_a_file_of_its_own_and_removes_those_of_the_dead() {
         let scratch = tempfile::tempdir().unwrap();
         let at = |name: &str| scratch.path().join(name);
-        let metrics: MetricsSource = Box::new(|| OfProcess::default().report(&Default::default(), 0));
+        let metrics: MetricsSource = Box::new(|| ProcessCounters::default().report(&Default::default(), 0));
         for name in ["kv-1.prom", "kv-2.prom", "kv-x.prom", "other-3.prom", "kv-.prom"] {
             let file = fs::File::create(at(name)).unwrap();
             let ago = if name == "kv-2.prom" { Duration::ZERO } else { 2 * METRICS_ABANDONED };
@@ -413,9 +413,9 @@ mod tests {
         let mut config = Config::default();
         config.metrics = Some(format!("unix:{}", socket.display()));
         config.metrics_file = Some(scratch.path().join("kv.prom"));
-        let (engine, command) = (OfProcess::default(), OfProcess::default());
+        let (engine, command) = (ProcessCounters::default(), ProcessCounters::default());
         command.serve_nothing();
-        let report = || OfProcess::default().report(&Default::default(), 0);
+        let report = || ProcessCounters::default().report(&Default::default(), 0);
         command.serve(&config, &Spawn::default(), report);
         assert!(!socket.exists());
         engine.serve(&config, &Spawn::default(), report);

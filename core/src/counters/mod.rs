@@ -239,7 +239,7 @@ impl Counters {
 
 /// The counters of a process, its open stores, and who asks for them.
 #[derive(Default)]
-pub struct OfProcess {
+pub struct ProcessCounters {
     all: CountersByBackend,
     pub(crate) open: report::GaugedStores,
     pub(crate) served: listener::ServedMetrics,
@@ -262,7 +262,7 @@ impl CountersByBackend {
     }
 }
 
-impl OfProcess {
+impl ProcessCounters {
     /// The counters of a backend and a tenant. Past [`limits::MAX_SERIES`] of them, those that all others share.
     pub fn of(&self, backend: &str, tenant: Option<&str>) -> Arc<Counters> {
         self.all.of(backend, tenant)

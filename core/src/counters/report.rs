@@ -11,7 +11,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{BOUNDS, Counters, EVENTS, OPERATIONS, OUTCOMES, OfProcess};
+use super::{BOUNDS, Counters, EVENTS, OPERATIONS, OUTCOMES, ProcessCounters};
 use crate::budget::Budgets;
 use crate::error::ErrorKind;
 use crate::limits;
@@ -102,7 +102,7 @@ pub struct Latency {
     pub sum_seconds: f64,
 }
 
-impl OfProcess {
+impl ProcessCounters {
     /// All of it at this moment.
     pub fn report(&self, budgets: &Budgets, read_buffer_bytes: u64) -> Metrics {
         let mut series: Vec<Series> = {

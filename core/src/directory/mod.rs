@@ -40,7 +40,7 @@ pub use saves::UnderWay;
 pub use shared::Shared;
 pub use tally::Tally;
 pub(crate) use usage::used;
-pub use usage::{Evicted, Space};
+pub use usage::{FileEviction, Space};
 pub use write::Written;
 use write::uninterrupted;
 
@@ -53,7 +53,7 @@ use crate::signals::files_are_bounded;
 use crate::threads::Whose;
 use crate::until::Until;
 use listing::Following;
-use order::Order;
+use order::ChangeOrder;
 use parents::{Parent, Parents};
 use saves::Saves;
 
@@ -89,7 +89,7 @@ pub struct Directory {
     saves: OnceLock<Saves>,
     /// Files that could not be synced, nor removed for that.
     unsynced: Mutex<BTreeSet<String>>,
-    order: Order,
+    order: ChangeOrder,
     /// Of the listing that was last asked for.
     following: Mutex<Option<Following>>,
 }
@@ -137,7 +137,7 @@ impl Directory {
             guard: OnceLock::new(),
             saves: OnceLock::new(),
             unsynced: Mutex::default(),
-            order: Order::new(&shared.clock),
+            order: ChangeOrder::new(&shared.clock),
             following: Mutex::new(None),
         };
         directory.reap_temporaries();
@@ -167,7 +167,7 @@ impl Directory {
             guard: OnceLock::new(),
             saves: OnceLock::new(),
             unsynced: Mutex::default(),
-            order: Order::new(&shared.clock),
+            order: ChangeOrder::new(&shared.clock),
             following: Mutex::new(None),
         })
     }

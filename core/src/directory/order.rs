@@ -23,20 +23,20 @@ const FIRST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
 /// Whose turn it is in this process: all threads share the descriptor, and so would share its lock.
-pub(super) struct Order {
+pub(super) struct ChangeOrder {
     taken: Mutex<bool>,
     freed: Condition,
 }
 
-impl std::fmt::Debug for Order {
+impl std::fmt::Debug for ChangeOrder {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_tuple("Order").field(&*self.taken.lock()).finish()
+        formatter.debug_tuple("ChangeOrder").field(&*self.taken.lock()).finish()
     }
 }
 
-impl Order {
+impl ChangeOrder {
     pub(super) fn new(clock: &Clock) -> Self {
-        Order { taken: Mutex::new(false), freed: Condition::new(clock) }
+        ChangeOrder { taken: Mutex::new(false), freed: Condition::new(clock) }
     }
 }
 

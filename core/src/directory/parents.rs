@@ -25,13 +25,13 @@ pub(super) struct Parents {
 
 #[derive(Debug, Default)]
 struct Kept {
-    by_path: HashMap<String, Entry, foldhash::fast::RandomState>,
+    by_path: HashMap<String, CachedParent, foldhash::fast::RandomState>,
     /// A job is there that closes them.
     swept: bool,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CachedParent {
     parent: Arc<Parent>,
     opened: Instant,
     /// Since it was last looked at.
@@ -88,7 +88,7 @@ impl Parents {
             }
             kept.swept = true;
         }
-        kept.by_path.insert(path.to_owned(), Entry { parent: parent.clone(), opened: now, used: true });
+        kept.by_path.insert(path.to_owned(), CachedParent { parent: parent.clone(), opened: now, used: true });
     }
 
     /// Believe a kept directory no longer.

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind};
 use crate::limits::MAX_READS;
 use crate::payload::Destination;
 use crate::reads::{
-    Arrived, Buffers, Flight, PROBE_BYTES, Parts, Place, Range, Read, fill, first_part, parts, read_now,
+    Arrived, Buffers, Flight, PROBE_BYTES, Parts, Range, Read, ReadPermit, fill, first_part, parts, read_now,
 };
 use crate::until::Until;
 
@@ -72,7 +72,7 @@ impl Directory {
         room: &mut Room<'_>,
     ) -> Vec<Found> {
         let wanted = wanted.into_iter();
-        let mut batch = Batch {
+        let mut batch = FileReads {
             directory: self,
             until,
             room,
@@ -104,14 +104,14 @@ impl Directory {
 }
 
 /// What comes back from the threads that read.
-enum Answer {
+enum ReadCompletion {
     Missing,
-    Opened(Opened),
+    Opened(OpenedFile),
     Part(Read),
 }
 
 /// A file that another thread has opened.
-struct Opened {
+struct OpenedFile {
     file: Arc<OwnedFd>,
     /// The bytes that are wanted of it.
     begin: u64,
@@ -138,18 +138,18 @@ struct Ahead {
 }
 
 /// The reads of one call.
-struct Batch<'a> {
+struct FileReads<'a> {
     directory: &'a Arc<Directory>,
     until: Option<&'a Until>,
     room: &'a mut Room<'a>,
     /// None: it is under way.
     found: Vec<Option<Found>>,
-    flight: Flight<'a, Answer>,
+    flight: Flight<'a, ReadCompletion>,
     open: HashMap<usize, Open, foldhash::fast::RandomState>,
     /// Files that others open, and those of them that are open before an earlier one: memory is asked for in their order, or the first one
     /// could be left without.
     unopened: BTreeSet<usize>,
-    opened: BTreeMap<usize, (Opened, Place)>,
+    opened: BTreeMap<usize, (OpenedFile, ReadPermit)>,
     /// In the order in which they were begun.
     ahead: VecDeque<Ahead>,
     /// How many of those `ahead` others wait for while none has come.
@@ -158,7 +158,7 @@ struct Batch<'a> {
     most: usize,
 }
 
-impl Batch<'_> {
+impl FileReads<'_> {
     fn begin(&mut self, index: usize, wanted: Wanted, now: Instant) {
         match self.directory.open_now(&wanted.path, now) {
             Ok(file) => {
@@ -225,7 +225,8 @@ impl Batch<'_> {
         for (at, len) in parts(begin, end) {
             let around = around.then(|| self.directory.around.clone());
             let range = Range { file: file.clone(), at, len, around };
-            self.flight.start((index, expected.expect(len)), move |buffers| range.read(buffers).map(Answer::Part));
+            self.flight
+                .start((index, expected.expect(len)), move |buffers| range.read(buffers).map(ReadCompletion::Part));
         }
         self.open.insert(index, Open { destination, parts: expected });
     }
@@ -323,25 +324,25 @@ impl Batch<'_> {
         self.settle(index, Found { read, destination: Some(destination) });
     }
 
-    fn arrive(&mut self, arrived: Arrived<Answer>) {
-        let Arrived { tag: (index, number), outcome, place } = arrived;
+    fn arrive(&mut self, arrived: Arrived<ReadCompletion>) {
+        let Arrived { tag: (index, number), outcome, permit } = arrived;
         if index >= self.most || self.found.get(index).is_none_or(Option::is_some) {
             // It has failed, or is for another call.
             return;
         }
         match outcome {
-            Ok(Answer::Part(part)) => {
+            Ok(ReadCompletion::Part(part)) => {
                 if let Some(open) = self.open.get_mut(&index) {
-                    open.parts.put(number, part, place);
+                    open.parts.put(number, part, permit);
                     self.place_parts(index);
                 }
             }
-            Ok(Answer::Missing) => {
+            Ok(ReadCompletion::Missing) => {
                 self.unopened.remove(&index);
                 self.settle(index, Found { read: Ok(false), destination: None });
             }
-            Ok(Answer::Opened(opened)) => {
-                self.opened.insert(index, (opened, place));
+            Ok(ReadCompletion::Opened(opened)) => {
+                self.opened.insert(index, (opened, permit));
             }
             Err(error) => {
                 self.unopened.remove(&index);
@@ -354,7 +355,7 @@ impl Batch<'_> {
     /// Go on with the files that are open, up to the first that is not.
     fn take_opened(&mut self) {
         while let Some(first) = self.unopened.first().copied()
-            && let Some((opened, _place)) = self.opened.remove(&first)
+            && let Some((opened, _permit)) = self.opened.remove(&first)
         {
             self.unopened.remove(&first);
             if first < self.most
@@ -366,8 +367,8 @@ impl Batch<'_> {
     }
 
     /// Another thread has opened a file and read its beginning.
-    fn opened(&mut self, index: usize, opened: Opened) -> Result<(), Error> {
-        let Opened { file, begin, len, first, around } = opened;
+    fn opened(&mut self, index: usize, opened: OpenedFile) -> Result<(), Error> {
+        let OpenedFile { file, begin, len, first, around } = opened;
         let mut destination = self.room_for(index, len)?;
         let (read, wanted) = (first.bytes().len(), first_part(begin, begin + len));
         destination.push(first.bytes());
@@ -384,7 +385,7 @@ impl Batch<'_> {
     fn place_parts(&mut self, index: usize) {
         let Some(open) = self.open.get_mut(&index) else { return };
         let (mut moved, mut ended) = (0, false);
-        while let Some((part, wanted, _place)) = open.parts.take() {
+        while let Some((part, wanted, _permit)) = open.parts.take() {
             open.destination.push(part.bytes());
             moved += part.bytes().len() as u64;
             // The file became shorter.
@@ -465,9 +466,9 @@ impl Directory {
     }
 
     /// On a thread that may wait: open a file, and read the first part of it.
-    fn open_and_read(&self, wanted: &Wanted, buffers: &Buffers) -> Result<Answer, Error> {
+    fn open_and_read(&self, wanted: &Wanted, buffers: &Buffers) -> Result<ReadCompletion, Error> {
         let file = match self.open_file(&wanted.path, FLAGS) {
-            Err(Errno::NOENT) => return Ok(Answer::Missing),
+            Err(Errno::NOENT) => return Ok(ReadCompletion::Missing),
             opened => opened?,
         };
         let (stat, len) = self.look_at(&file, wanted)?;
@@ -476,7 +477,7 @@ impl Directory {
         let around_cache = around.then(|| self.around.clone());
         let range = Range { file: file.clone(), at: begin, len: first_part(begin, begin + len), around: around_cache };
         let first = range.read(buffers)?;
-        Ok(Answer::Opened(Opened { file, begin, len, first, around }))
+        Ok(ReadCompletion::Opened(OpenedFile { file, begin, len, first, around }))
     }
 
     /// Whether what is left of a file is read around the page cache from now on.

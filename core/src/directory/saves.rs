@@ -5,7 +5,7 @@
 //! counts no longer than `save_grace_s` and a quarter of it (`docs/decisions/saves-say-that-they-are-under-way.md`).
 //!
 //! What an open save was answered as existing was used when it was asked for, so all that it names was used after it began. For
-//! that, uses are noted to [`NOTED_IN_SAVES`] while a save is open.
+//! that, uses are noted to [`usage::NOTED_IN_SAVES`] while a save is open.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -21,8 +21,6 @@ use super::{Directory, PRIVATE_DIRECTORY, PRIVATE_FILE, usage};
 use crate::limits;
 
 const FOLDER: &str = ".kv-saves";
-/// How old a noted time of use may be while a save is open.
-pub(super) const NOTED_IN_SAVES: Duration = Duration::from_millis(100);
 /// The kernel stamps files by a clock that may be so far behind.
 const STAMPED: Duration = Duration::from_millis(20);
 /// Files of other processes that are looked at.
@@ -145,7 +143,7 @@ impl Directory {
             // Then each may name what was used within it.
             Err(_) => now.saturating_sub(grace).saturating_sub(nanoseconds(limits::USE_NOTED)),
         };
-        oldest.saturating_sub(nanoseconds(NOTED_IN_SAVES + STAMPED))
+        oldest.saturating_sub(nanoseconds(usage::NOTED_IN_SAVES + STAMPED))
     }
 
     /// When the oldest save began that is open. What was not said for `valid` says nothing.
@@ -204,7 +202,7 @@ fn nanoseconds(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Evicted, RelativePath, Shared};
+    use super::super::{FileEviction, RelativePath, Shared};
     use super::*;
     use crate::process::{Clock, Time};
     use std::sync::atomic::AtomicU64;
@@ -260,15 +258,18 @@ mod tests {
         set(&time, begun + 20);
         let before = evictor.unnamed_before(GRACE);
         assert!(before > (begun + 9) * NS && before < (begun + 10) * NS, "{before}");
-        assert_eq!(evictor.remove_unused(&path("other"), before).unwrap(), Evicted::Removed(0));
-        assert_eq!(evictor.remove_unused(&path("told"), before).unwrap(), Evicted::Kept);
+        assert_eq!(evictor.remove_unused(&path("other"), before).unwrap(), FileEviction::Removed(0));
+        assert_eq!(evictor.remove_unused(&path("told"), before).unwrap(), FileEviction::Kept);
         // Of two the older one counts.
         let second = saver.begin_save().unwrap();
         drop(save);
         assert!(evictor.unnamed_before(GRACE) >= (begun + 19) * NS);
         drop(second);
         assert!(evictor.unnamed_before(GRACE) > (begun + 19) * NS, "no save is open");
-        assert_eq!(evictor.remove_unused(&path("told"), evictor.unnamed_before(GRACE)).unwrap(), Evicted::Removed(0));
+        assert_eq!(
+            evictor.remove_unused(&path("told"), evictor.unnamed_before(GRACE)).unwrap(),
+            FileEviction::Removed(0)
+        );
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub struct Tally {
     file: OwnedFd,
     clock: Clock,
     /// Held by the thread of this process that writes down: what could not be written, because the disk is full.
-    writing: Mutex<Option<Record>>,
+    writing: Mutex<Option<TallyRecord>>,
     /// What was written down when it was last looked at.
     shared: AtomicI64,
     /// What is not written down yet.
@@ -49,14 +49,14 @@ pub struct Tally {
 
 /// What the file holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Record {
+struct TallyRecord {
     bytes: i64,
     counted: u64,
     /// Of the run of the machine in which it was written: what is cached is lost in a crash, and the count is then too old.
     boot: u64,
 }
 
-impl Record {
+impl TallyRecord {
     fn encode(&self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
         let parts = [MAGIC, self.bytes.to_le_bytes(), self.counted.to_le_bytes(), self.boot.to_le_bytes()];
@@ -69,7 +69,7 @@ impl Record {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let parts: [[u8; 8]; 4] = bytes.as_chunks::<8>().0.try_into().ok()?;
         let [magic, bytes, counted, boot] = parts;
-        let record = Record {
+        let record = TallyRecord {
             bytes: i64::from_le_bytes(bytes),
             counted: u64::from_le_bytes(counted),
             boot: u64::from_le_bytes(boot),
@@ -102,7 +102,7 @@ impl Tally {
         let tally = Tally { file, clock, writing: Mutex::new(None), shared, own, step, counted, removed };
         // Nothing need be counted where nothing is: what comes from now on is added.
         if fs::fstat(&tally.file)?.st_size == 0 && is_fresh(directory)? {
-            let _ = tally.locked(|record| Record { counted: tally.clock.wall_ns(), ..record });
+            let _ = tally.locked(|record| TallyRecord { counted: tally.clock.wall_ns(), ..record });
         }
         let record = tally.read();
         tally.shared.store(record.bytes, Relaxed);
@@ -166,20 +166,20 @@ impl Tally {
             // Of what came meanwhile about half was counted.
             let bytes = bytes.saturating_add(meanwhile / 2).max(0);
             match (settled, record.counted) {
-                (true, _) => Record { bytes, counted: self.clock.wall_ns(), ..record },
-                (false, 0) => Record { bytes, ..record },
+                (true, _) => TallyRecord { bytes, counted: self.clock.wall_ns(), ..record },
+                (false, 0) => TallyRecord { bytes, ..record },
                 (false, _) => record,
             }
         });
     }
 
-    fn locked(&self, change: impl FnOnce(Record) -> Record) -> Result<(), Errno> {
+    fn locked(&self, change: impl FnOnce(TallyRecord) -> TallyRecord) -> Result<(), Errno> {
         let mut unwritten = self.writing.try_lock().ok_or(Errno::AGAIN)?;
         fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)?;
         let own = self.own.swap(0, Relaxed);
         let record = unwritten.take().unwrap_or_else(|| self.read());
-        let record = change(Record { bytes: record.bytes.saturating_add(own).max(0), ..record });
-        let written = rustix::io::pwrite(&self.file, &Record { boot: boot(), ..record }.encode(), 0);
+        let record = change(TallyRecord { bytes: record.bytes.saturating_add(own).max(0), ..record });
+        let written = rustix::io::pwrite(&self.file, &TallyRecord { boot: boot(), ..record }.encode(), 0);
         if written.is_err() {
             *unwritten = Some(record);
         }
@@ -190,13 +190,13 @@ impl Tally {
     }
 
     /// What the file holds; a count of 0, which was never made, where it cannot be relied on.
-    fn read(&self) -> Record {
+    fn read(&self) -> TallyRecord {
         let mut bytes = [0; RECORD_BYTES];
         let read = rustix::io::pread(&self.file, &mut bytes, 0);
-        let record = read.ok().filter(|count| *count == RECORD_BYTES).and_then(|_| Record::decode(&bytes));
+        let record = read.ok().filter(|count| *count == RECORD_BYTES).and_then(|_| TallyRecord::decode(&bytes));
         let record = record.unwrap_or_default();
         // Better a count that may be too old than none; it is made anew soon.
-        if record.boot == boot() { record } else { Record { counted: 0, ..record } }
+        if record.boot == boot() { record } else { TallyRecord { counted: 0, ..record } }
     }
 }
 
@@ -253,11 +253,11 @@ mod tests {
     /// The file that all processes of a directory share, of this version and of others.
     #[test]
     fn golden_usage_file() {
-        let record = Record { bytes: 123_456_789, counted: 0x0102_0304_0506_0708, boot: 0x1112_1314_1516_1718 };
+        let record = TallyRecord { bytes: 123_456_789, counted: 0x0102_0304_0506_0708, boot: 0x1112_1314_1516_1718 };
         let bytes = record.encode();
         let hex = hex::encode(bytes);
         assert_eq!(hex, "4b5655534147453115cd5b070000000008070605040302011817161514131211");
-        assert_eq!(Record::decode(&bytes), Some(record));
+        assert_eq!(TallyRecord::decode(&bytes), Some(record));
         assert_eq!((BYTES, FILES), (".kv-usage", ".kv-files"));
     }
 
@@ -374,7 +374,7 @@ mod tests {
         let opened = Tally::open(&directory, 1000).unwrap();
         assert_eq!((opened.total(), opened.counted()), (500, counted));
         let file = scratch.path().join(BYTES);
-        let other = Record { bytes: 500, counted: 77, boot: 1 };
+        let other = TallyRecord { bytes: 500, counted: 77, boot: 1 };
         for (content, total) in
             [(other.encode().to_vec(), 500), (vec![7; 32], 0), (vec![], 0), (b"KVUSAGE1".to_vec(), 0)]
         {

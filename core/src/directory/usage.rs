@@ -9,13 +9,16 @@ use std::time::Duration;
 use rustix::fs::{self, AtFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use super::{Directory, Guard, RelativePath, saves};
+use super::{Directory, Guard, RelativePath};
 use crate::error::Error;
 use crate::limits::USE_NOTED;
 
+/// How old a noted time of use may be while a save is open.
+pub(super) const NOTED_IN_SAVES: Duration = Duration::from_millis(100);
+
 /// What became of a file that was to be removed if nobody uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Evicted {
+pub enum FileEviction {
     /// So many bytes are free.
     Removed(u64),
     Kept,
@@ -60,7 +63,7 @@ impl Directory {
         // A time in the future would never be passed: that of a machine whose clock was wrong.
         let age = nanoseconds(now.tv_sec, now.tv_nsec).abs_diff(used(stat));
         let noted_for = match self.is_saved_to() {
-            true => saves::NOTED_IN_SAVES.as_nanos() as u64,
+            true => NOTED_IN_SAVES.as_nanos() as u64,
             false => self.noted_for.load(Relaxed),
         };
         if age <= noted_for || self.unnoted.load(Relaxed) {
@@ -80,18 +83,18 @@ impl Directory {
     }
 
     /// Remove a file that was neither written nor used after a time, in nanoseconds since 1970-01-01 UTC.
-    pub fn remove_unused(&self, path: &RelativePath, unused_since: u64) -> Result<Evicted, Error> {
+    pub fn remove_unused(&self, path: &RelativePath, unused_since: u64) -> Result<FileEviction, Error> {
         self.check_writable()?;
-        let Some((parent, stat)) = self.look(path)? else { return Ok(Evicted::Missing) };
+        let Some((parent, stat)) = self.look(path)? else { return Ok(FileEviction::Missing) };
         if used(&stat) > unused_since {
-            return Ok(Evicted::Kept);
+            return Ok(FileEviction::Kept);
         }
         match fs::unlinkat(&**parent, path.name(), AtFlags::empty()) {
-            Err(Errno::NOENT) => Ok(Evicted::Missing),
+            Err(Errno::NOENT) => Ok(FileEviction::Missing),
             removed => {
                 removed?;
                 self.gone(stat.st_size as u64);
-                Ok(Evicted::Removed(stat.st_size as u64))
+                Ok(FileEviction::Removed(stat.st_size as u64))
             }
         }
     }
@@ -195,13 +198,17 @@ mod tests {
         let at = scratch.path().join("f");
         std::fs::write(&at, b"12345").unwrap();
         aged(&at, 100, 1000);
-        assert_eq!(directory.remove_unused(&path("f"), before(200)).unwrap(), Evicted::Kept);
+        assert_eq!(directory.remove_unused(&path("f"), before(200)).unwrap(), FileEviction::Kept);
         aged(&at, 1000, 100);
-        assert_eq!(directory.remove_unused(&path("f"), before(200)).unwrap(), Evicted::Kept);
-        assert_eq!(directory.remove_unused(&path("f"), before(50)).unwrap(), Evicted::Removed(5));
-        assert_eq!(directory.remove_unused(&path("f"), before(50)).unwrap(), Evicted::Missing);
+        assert_eq!(directory.remove_unused(&path("f"), before(200)).unwrap(), FileEviction::Kept);
+        assert_eq!(directory.remove_unused(&path("f"), before(50)).unwrap(), FileEviction::Removed(5));
+        assert_eq!(directory.remove_unused(&path("f"), before(50)).unwrap(), FileEviction::Missing);
         std::fs::create_dir(scratch.path().join("d")).unwrap();
-        assert_eq!(directory.remove_unused(&path("d"), u64::MAX).unwrap(), Evicted::Missing, "a directory is no file");
+        assert_eq!(
+            directory.remove_unused(&path("d"), u64::MAX).unwrap(),
+            FileEviction::Missing,
+            "a directory is no file"
+        );
     }
 
     #[test]

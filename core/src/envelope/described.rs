@@ -15,13 +15,13 @@ use super::keys::{reduced_key, reduced_name, stored_key, stored_name};
 use super::layer::Enveloped;
 use super::meanings::Meaning;
 use super::tail::{Judged, Kind, TAIL_BYTES, judge};
-use crate::backend::{ChunkHash, Got, NewChunk, Presence, Put};
+use crate::backend::{ChunkHash, ChunkToPut, Got, Presence, Put};
 use crate::counters::{Event, Unanswered};
 use crate::descriptor::{Described, DescriptorDigest};
 use crate::error::{Error, ErrorKind, contract_violation};
 use crate::limits::MEANINGS_BATCH_BYTES;
 use crate::log::{self, Level};
-use crate::payload::Bytes;
+use crate::payload::PayloadBytes;
 use crate::until::Until;
 
 /// What came of a put, and of a chunk to look at: its key, and about how many bytes it has.
@@ -143,7 +143,8 @@ impl Enveloped {
             return Ok(());
         }
         let Some(data) = self.inner.get_manifest(&stored_name(name), until)? else { return Ok(()) };
-        let Judged::Sound(found) = judge(Kind::Manifest, reduced_name(name).as_bytes(), Bytes::Slice(&data)) else {
+        let Judged::Sound(found) = judge(Kind::Manifest, reduced_name(name).as_bytes(), PayloadBytes::Slice(&data))
+        else {
             return Ok(());
         };
         self.meanings.manifest_is(name, Some(found.descriptor), now);
@@ -207,8 +208,8 @@ impl Enveloped {
     }
 
     /// Of chunks that are to replace what is there: those that must not, each with why.
-    pub(super) fn not_to_replace(&self, chunks: &[NewChunk<'_>], until: &Until) -> Vec<Option<Error>> {
-        let unknown = |(hash, data): &NewChunk<'_>| (!self.is_known_same(hash)).then(|| (*hash, data.len() as u64));
+    pub(super) fn not_to_replace(&self, chunks: &[ChunkToPut<'_>], until: &Until) -> Vec<Option<Error>> {
+        let unknown = |(hash, data): &ChunkToPut<'_>| (!self.is_known_same(hash)).then(|| (*hash, data.len() as u64));
         let asked: Vec<ToLookAt> = chunks.iter().map(unknown).collect();
         let items: Vec<(ChunkHash, u64)> = asked.iter().flatten().copied().collect();
         let mut looked = self.look(&items, until).into_iter();
@@ -218,22 +219,22 @@ impl Enveloped {
     /// The outcomes of puts that replaced nothing: what existed is the same, or takes the put's value, or refuses it.
     pub(super) fn settle_existed(
         &self,
-        chunks: &[NewChunk<'_>],
+        chunks: &[ChunkToPut<'_>],
         answers: Vec<Result<Put, Error>>,
-        put: &dyn Fn(&NewChunk<'_>, bool) -> Result<Put, Error>,
+        put: &dyn Fn(&ChunkToPut<'_>, bool) -> Result<Put, Error>,
         until: &Until,
     ) -> Vec<Result<Put, Error>> {
         if self.is_undescribed(chunks.iter().map(|(hash, _)| hash)) {
             return answers;
         }
-        let existed = |(chunk, answer): &(&NewChunk<'_>, &Result<Put, Error>)| {
+        let existed = |(chunk, answer): &(&ChunkToPut<'_>, &Result<Put, Error>)| {
             (matches!(answer, Ok(Put::Existed)) && !self.is_known_same(&chunk.0))
                 .then(|| (chunk.0, chunk.1.len() as u64))
         };
         let asked: Vec<ToLookAt> = chunks.iter().zip(&answers).map(|item| existed(&item)).collect();
         let items: Vec<(ChunkHash, u64)> = asked.iter().flatten().copied().collect();
         let mut looked = self.look(&items, until).into_iter();
-        let of = |((chunk, answer), asked): ((&NewChunk<'_>, PutResult), &ToLookAt)| {
+        let of = |((chunk, answer), asked): ((&ChunkToPut<'_>, PutResult), &ToLookAt)| {
             let Some(lies) = asked.and_then(|_| looked.next()) else {
                 if let Ok(Put::New) = answer {
                     self.chunk_was_put(&chunk.0);
@@ -295,7 +296,7 @@ impl Enveloped {
                 return Err(contract_violation("answered bytes that are nowhere"));
             }
         };
-        let found = match judge(Kind::Chunk, reduced_key(hash).as_slice(), Bytes::Slice(&data)) {
+        let found = match judge(Kind::Chunk, reduced_key(hash).as_slice(), PayloadBytes::Slice(&data)) {
             Judged::Sound(found) => found.descriptor,
             Judged::Damaged(_) => return Ok(Lies::Worthless),
             // It stays, as it does for who says no descriptor.

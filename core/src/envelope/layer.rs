@@ -14,14 +14,14 @@ use super::tail::{
     Generation, Judged, Kind, Sound, TAIL_BYTES, covering, judge, judge_summed, tail, without_generation,
 };
 use crate::backend::{
-    Answers, Backend, ChunkHash, ChunkSet, Committed, Got, NewChunk, Presence, Put, Target, capacity,
+    Answers, Backend, ChunkHash, ChunkSet, ChunkToPut, Committed, Got, Presence, Put, Target, capacity,
 };
-use crate::backend::{Bytes as ToStore, Layout};
+use crate::backend::{Bytes, Layout};
 use crate::counters::{Counters, Event, Unanswered};
 use crate::descriptor::{DescriptorDigest, Descriptors};
 use crate::error::{Error, ErrorKind, contract_violation};
 use crate::log::{self, Level};
-use crate::payload::{Buffer, Bytes, Covering, Damaged, Memory};
+use crate::payload::{Buffer, Covering, Damaged, PayloadBytes, ValueMemory};
 use crate::process::Clock;
 use crate::until::Until;
 
@@ -101,7 +101,7 @@ impl Enveloped {
     pub fn examine_manifest(&self, name: &str, until: &Until) -> Result<Option<Examined>, Error> {
         let keyed = !is_component_name(name);
         if let (true, Some(data)) = (keyed, self.inner.get_manifest(&stored_name(name), until)?) {
-            return match judge(Kind::Manifest, reduced_name(name).as_bytes(), Bytes::Slice(&data)) {
+            return match judge(Kind::Manifest, reduced_name(name).as_bytes(), PayloadBytes::Slice(&data)) {
                 Judged::Sound(found) => Ok(Some(Examined { bytes: found.len as u64, descriptor: found.descriptor })),
                 Judged::Foreign { .. } => Ok(None),
                 Judged::Damaged(Damaged { len, .. }) => {
@@ -140,13 +140,13 @@ impl Enveloped {
         let judged = match &got {
             Got::TooLong(len) => return Ok(Some(Got::TooLong(len.saturating_sub(TAIL_BYTES)))),
             Got::Damaged(_) => return Ok(Some(got)),
-            Got::Buffer(data) => judge(Kind::Chunk, reduced_key(hash).as_slice(), Bytes::Slice(data)),
+            Got::Buffer(data) => judge(Kind::Chunk, reduced_key(hash).as_slice(), PayloadBytes::Slice(data)),
             Got::Placed(len) => {
                 let pieces = target.and_then(Target::pieces).unwrap_or_default();
                 // SAFETY: the target was promised to be valid and nobody else's, and it is only read here.
-                let memory = unsafe { Memory::room(pieces) };
+                let memory = unsafe { ValueMemory::room(pieces) };
                 // SAFETY: the backend has placed so many bytes there.
-                let placed = unsafe { Bytes::of(&memory, *len as u64) };
+                let placed = unsafe { PayloadBytes::of(&memory, *len as u64) };
                 judge_summed(Kind::Chunk, reduced_key(hash).as_slice(), placed, target.and_then(Target::sum))
             }
         };
@@ -177,7 +177,7 @@ impl Enveloped {
         until: &Until,
     ) -> Result<Result<Option<Arc<Buffer>>, Damaged>, Error> {
         let setting = &self.setting;
-        match judge(Kind::Manifest, reduced_name(name).as_bytes(), Bytes::Slice(&data)) {
+        match judge(Kind::Manifest, reduced_name(name).as_bytes(), PayloadBytes::Slice(&data)) {
             Judged::Damaged(damaged) => Ok(Err(damaged)),
             Judged::Foreign { version, transforms } => {
                 self.tell_foreign(format_args!("manifest {name:?}"), version, transforms);
@@ -271,8 +271,8 @@ fn all_plain<'a>(mut hashes: impl Iterator<Item = &'a ChunkHash>) -> bool {
 
 impl Enveloped {
     /// Store chunks, each in its envelope where it is meant to lie in one.
-    fn put_enveloped(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
-        let tail_of = |(hash, data): &NewChunk<'_>| {
+    fn put_enveloped(&self, chunks: &[ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put> {
+        let tail_of = |(hash, data): &ChunkToPut<'_>| {
             let pieces = data.pieces();
             hash.is_enveloped().then(|| {
                 let (key, descriptor) = (reduced_key(hash), self.digest(hash.described()));
@@ -285,12 +285,12 @@ impl Enveloped {
             .zip(&tails)
             .map(|((_, data), tail)| data.pieces().into_iter().chain(tail.as_ref().map(|tail| &tail[..])).collect())
             .collect();
-        let stored: Vec<NewChunk<'_>> = chunks
+        let stored: Vec<ChunkToPut<'_>> = chunks
             .iter()
             .zip(&pieces)
             .map(|((hash, data), pieces)| match hash.layout() {
                 Layout::Plain => (*hash, *data),
-                Layout::Enveloped => (stored_key(hash), ToStore::Scattered(pieces)),
+                Layout::Enveloped => (stored_key(hash), Bytes::Scattered(pieces)),
             })
             .collect();
         self.inner.put(&stored, replace, until)
@@ -313,13 +313,13 @@ impl Backend for Enveloped {
         Ok(self.present_for_put(hashes, answers, until))
     }
 
-    fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
+    fn put(&self, chunks: &[ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put> {
         if all_plain(chunks.iter().map(|(hash, _)| hash)) {
             return self.inner.put(chunks, replace, until);
         }
         if !replace {
             let answers = self.put_enveloped(chunks, false, until)?;
-            let again = |chunk: &NewChunk<'_>, replace| {
+            let again = |chunk: &ChunkToPut<'_>, replace| {
                 let answers = self.put_enveloped(std::slice::from_ref(chunk), replace, until)?;
                 answers.into_iter().next().unwrap_or_else(|| Err(contract_violation("answered no outcome")))
             };
@@ -330,7 +330,7 @@ impl Backend for Enveloped {
         }
         let mut refused = self.not_to_replace(chunks, until);
         let allowed = chunks.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
-        let allowed: Vec<NewChunk<'_>> = allowed.map(|(chunk, _)| *chunk).collect();
+        let allowed: Vec<ChunkToPut<'_>> = allowed.map(|(chunk, _)| *chunk).collect();
         let answers = if allowed.is_empty() { Vec::new() } else { self.put_enveloped(&allowed, true, until)? };
         for ((hash, _), answer) in allowed.iter().zip(&answers) {
             if answer.is_ok() {

@@ -15,7 +15,7 @@ use std::io::Write;
 use crate::descriptor::DescriptorDigest;
 use crate::error::{Error, ErrorKind};
 use crate::limits::MAX_HASH_BYTES;
-use crate::payload::{Bytes, Covering, Damaged, Sum, xxh3};
+use crate::payload::{Covering, Damaged, PayloadBytes, Sum, xxh3};
 
 /// What an envelope adds to a value.
 pub const TAIL_BYTES: usize = 64;
@@ -102,12 +102,12 @@ pub fn tail<'a>(
 }
 
 /// Hold what a backend has answered under a key against its checksum.
-pub fn judge(kind: Kind, key: &[u8], stored: Bytes<'_>) -> Judged {
+pub fn judge(kind: Kind, key: &[u8], stored: PayloadBytes<'_>) -> Judged {
     judge_summed(kind, key, stored, None)
 }
 
 /// As [`judge`]. `sum`: of these bytes with what [`covering`] says, where it was made when they came.
-pub fn judge_summed(kind: Kind, key: &[u8], stored: Bytes<'_>, sum: Option<Sum>) -> Judged {
+pub fn judge_summed(kind: Kind, key: &[u8], stored: PayloadBytes<'_>, sum: Option<Sum>) -> Judged {
     let stored_len = stored.len();
     let damaged = |digest| Judged::Damaged(Damaged { len: usize::try_from(stored_len).unwrap_or(usize::MAX), digest });
     let Some(len) = stored_len.checked_sub(TAIL_BYTES as u64) else {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     fn judged(kind: Kind, key: &[u8], stored: &[u8]) -> Judged {
-        judge(kind, key, Bytes::Slice(stored))
+        judge(kind, key, PayloadBytes::Slice(stored))
     }
 
     fn sound(len: usize, generation: Option<Generation>) -> Judged {
@@ -230,7 +230,7 @@ mod tests {
         let value: Vec<u8> = (0..10_000).map(|n: u32| ((n * n) >> 3) as u8).collect();
         for len in [0, 1, 17, 240, 241, 1024, 10_000] {
             let stored = stored(Kind::Chunk, b"key", &value[..len]);
-            let whole = Bytes::Slice(&stored);
+            let whole = PayloadBytes::Slice(&stored);
             let sound = judge(Kind::Chunk, b"key", whole);
             for step in [1, 7, 63, 64, 65, 256, 4096, 20_000] {
                 let mut summing = Summing::new(covering(Kind::Chunk, b"key"));
@@ -238,7 +238,7 @@ mod tests {
                     summing.begin_anew();
                     for end in (step..stored.len()).step_by(step).chain([stored.len()]) {
                         assert_eq!(summing.sum(), None, "{len} bytes, {end} came");
-                        summing.take(Bytes::Slice(&stored[..end]), stored.len() as u64);
+                        summing.take(PayloadBytes::Slice(&stored[..end]), stored.len() as u64);
                     }
                     let sum = summing.sum();
                     assert!(sum.is_some(), "{again}");
@@ -252,7 +252,7 @@ mod tests {
             }
         }
         let mut summing = Summing::new(covering(Kind::Chunk, b"key"));
-        summing.take(Bytes::Slice(&[0; 63]), 63);
+        summing.take(PayloadBytes::Slice(&[0; 63]), 63);
         assert_eq!(summing.sum(), None, "there is no tail");
     }
 
@@ -321,9 +321,9 @@ mod tests {
             let (head, rest) = whole.split_at(cut);
             let pieces: [&[u8]; 3] = [head, b"", rest];
             // SAFETY: the pieces outlive it.
-            let memory = unsafe { crate::payload::Memory::of_pieces(&pieces) };
+            let memory = unsafe { crate::payload::ValueMemory::of_pieces(&pieces) };
             // SAFETY: as above.
-            let bytes = unsafe { Bytes::of(&memory, whole.len() as u64) };
+            let bytes = unsafe { PayloadBytes::of(&memory, whole.len() as u64) };
             assert_eq!(judge(Kind::Chunk, b"k", bytes), sound(6, None), "cut at {cut}");
         }
     }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::copies::{Copy, Since};
-use super::level::{Level, Usage};
+use super::level::{NearLevel, NearUsage};
 use super::{CopyKey, Scope};
-use crate::backend::{Answers, Backend, Bytes, Changes, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
+use crate::backend::{Answers, Backend, Bytes, Changes, ChunkHash, ChunkToPut, Committed, Got, Presence, Put, Target};
 use crate::counters::Event;
 use crate::envelope::stored_key;
 use crate::error::{Error, contract_violation};
@@ -23,7 +23,7 @@ pub trait ContentKeys: Send + Sync {
 
 pub struct NearLayer {
     inner: Arc<dyn Backend>,
-    level: Arc<Level>,
+    level: Arc<NearLevel>,
     scope: Scope,
     keys: Arc<dyn ContentKeys>,
     changes: Arc<Changes>,
@@ -41,7 +41,7 @@ impl NearLayer {
     /// changes: those of the store that may still be carried out.
     pub fn new(
         inner: Arc<dyn Backend>,
-        level: Arc<Level>,
+        level: Arc<NearLevel>,
         scope: Scope,
         keys: Arc<dyn ContentKeys>,
         changes: Arc<Changes>,
@@ -54,7 +54,7 @@ impl NearLayer {
         &*self.inner
     }
 
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> NearUsage {
         self.level.usage()
     }
 
@@ -158,7 +158,7 @@ impl Backend for NearLayer {
         self.inner.exists_for_put(hashes, until).inspect(|answers| self.forget_absent(hashes, answers))
     }
 
-    fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
+    fn put(&self, chunks: &[ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put> {
         let fits = |data: &Bytes<'_>| self.level.has_room_for(data.len());
         let since: Vec<_> = chunks.iter().map(|(hash, data)| self.since(hash).filter(|_| fits(data))).collect();
         let answers = self.inner.put(chunks, replace, until)?;

@@ -10,7 +10,7 @@ use super::CopyKey;
 use super::copies::{Copy, Since};
 use super::disk::{DamagedCopy, Disk};
 use super::memory::{MemoryTier, Moved};
-use super::writer::{Line, Writer};
+use super::writer::{Line, Writer, WrittenLevel};
 use crate::budget::Owner;
 use crate::config::Near;
 use crate::counters::{Counters, Event};
@@ -22,7 +22,7 @@ use crate::process::Clock;
 use crate::threads::{Helpers, Whose};
 use crate::until::Until;
 
-pub struct Level {
+pub struct NearLevel {
     memory: MemoryTier,
     disk: Option<Disk>,
     /// Nanoseconds.
@@ -34,7 +34,7 @@ pub struct Level {
     writer: Arc<Writer>,
     /// What waits to be written, and whose work that is.
     pub(super) line: Line,
-    pub(super) whose: Whose,
+    whose: Whose,
     /// What a test adds to the time.
     #[cfg(test)]
     pub(super) later: AtomicU64,
@@ -47,16 +47,16 @@ const STRIPES: usize = 64;
 
 /// What a level holds.
 #[derive(Clone, Copy, Debug)]
-pub struct Usage {
+pub struct NearUsage {
     pub memory_bytes: u64,
     /// None: it has no disk tier.
     pub disk_bytes: Option<u64>,
 }
 
 /// The near levels of a process.
-pub struct OfProcess {
+pub struct NearLevels {
     /// Each with whose it is.
-    levels: Mutex<Vec<(Whom, Weak<Level>)>>,
+    levels: Mutex<Vec<(Whom, Weak<NearLevel>)>>,
     clock: Clock,
     writer: Arc<Writer>,
     directories: Arc<directory::Shared>,
@@ -64,10 +64,10 @@ pub struct OfProcess {
 
 type Whom = (String, Option<String>, Near);
 
-impl OfProcess {
+impl NearLevels {
     /// None yet.
     pub fn new(clock: Clock, writers: Arc<Helpers>, directories: Arc<directory::Shared>) -> Self {
-        OfProcess { levels: Mutex::default(), clock, writer: Arc::new(Writer::new(writers)), directories }
+        NearLevels { levels: Mutex::default(), clock, writer: Arc::new(Writer::new(writers)), directories }
     }
 
     /// Wait until all is written that was handed to the writer.
@@ -83,7 +83,7 @@ impl OfProcess {
         owner: &Arc<Owner>,
         near: &Near,
         counters: &Arc<Counters>,
-    ) -> Arc<Level> {
+    ) -> Arc<NearLevel> {
         let whom = (backend.to_owned(), tenant.map(str::to_owned), near.clone());
         let mut levels = self.levels.lock();
         levels.retain(|(_, level)| level.strong_count() > 0);
@@ -95,7 +95,7 @@ impl OfProcess {
         level
     }
 
-    pub(super) fn open(&self, owner: &Arc<Owner>, near: &Near, counters: &Arc<Counters>) -> Level {
+    pub(super) fn open(&self, owner: &Arc<Owner>, near: &Near, counters: &Arc<Counters>) -> NearLevel {
         let whose = Whose::of(owner);
         let disk = near.disk.as_deref().and_then(|path| {
             let refused = |error: &Error| {
@@ -103,7 +103,7 @@ impl OfProcess {
             };
             Disk::open(path, near.disk_bytes, &self.directories, &whose).inspect_err(refused).ok()
         });
-        Level {
+        NearLevel {
             memory: MemoryTier::new(near.memory_bytes),
             disk,
             ttl: u64::try_from(Duration::from_secs(near.ttl_s).as_nanos()).unwrap_or(u64::MAX),
@@ -121,17 +121,13 @@ impl OfProcess {
     }
 }
 
-impl Level {
-    pub fn usage(&self) -> Usage {
-        Usage { memory_bytes: self.memory.bytes(), disk_bytes: self.disk.as_ref().map(Disk::bytes) }
-    }
-
-    pub(super) fn disk(&self) -> Option<&Disk> {
-        self.disk.as_ref()
+impl NearLevel {
+    pub fn usage(&self) -> NearUsage {
+        NearUsage { memory_bytes: self.memory.bytes(), disk_bytes: self.disk.as_ref().map(Disk::bytes) }
     }
 
     #[cfg(test)]
-    pub(super) fn before_write(&self) {
+    fn before_write(&self) {
         let held = self.held.lock().clone();
         held.into_iter().for_each(|held| held());
     }
@@ -225,5 +221,28 @@ impl Level {
     #[allow(clippy::indexing_slicing, reason = "the remainder is below the length, which is not 0")]
     fn deletes(&self, key: &CopyKey) -> &AtomicU64 {
         &self.deletes[usize::from(key.hash[0]) % STRIPES]
+    }
+}
+
+impl WrittenLevel for NearLevel {
+    fn line(&self) -> &Line {
+        &self.line
+    }
+
+    fn whose(&self) -> &Whose {
+        &self.whose
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn write_copy(&self, moved: &Moved) -> bool {
+        let Moved { key, copy, deletes, .. } = moved;
+        let Some(disk) = &self.disk else { return false };
+        #[cfg(test)]
+        self.before_write();
+        disk.count();
+        disk.write(key, copy, || self.deleted(key) == *deletes)
     }
 }

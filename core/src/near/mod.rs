@@ -5,7 +5,7 @@
 //! of existence, and what a commit names, comes from the backend alone; a delete of this process is seen at once, one of another
 //! process after `ttl_s` at the latest.
 //!
-//! A [`Level`] belongs to one backend and tenant, and all their stores in the process share its bounds. A [`Scope`] keeps the stores
+//! A [`NearLevel`] belongs to one backend and tenant, and all their stores in the process share its bounds. A [`Scope`] keeps the stores
 //! in it apart: component, URI, tenant and grants, as open stores are told apart. [`NearLayer`] is the level around a backend.
 
 mod copies;
@@ -20,7 +20,7 @@ mod tests;
 
 pub use disk::check_directory;
 pub use layer::{ContentKeys, NearLayer};
-pub use level::{Level, OfProcess};
+pub use level::{NearLevel, NearLevels};
 
 use sha2::{Digest, Sha256};
 

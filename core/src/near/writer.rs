@@ -9,11 +9,21 @@ use std::sync::Arc;
 
 use kv_platform::sync::{Condvar, Mutex};
 
-use super::level::Level;
 use super::memory::Moved;
-use crate::counters::Event;
+use crate::counters::{Counters, Event};
 use crate::limits;
-use crate::threads::Helpers;
+use crate::threads::{Helpers, Whose};
+
+/// What the writer needs of a level.
+pub(super) trait WrittenLevel: Send + Sync + 'static {
+    /// What of it waits.
+    fn line(&self) -> &Line;
+    /// Whose work a write is.
+    fn whose(&self) -> &Whose;
+    fn counters(&self) -> &Counters;
+    /// Write a copy to its disk. False: it was not written.
+    fn write_copy(&self, moved: &Moved) -> bool;
+}
 
 pub(super) struct Writer {
     pool: Arc<Helpers>,
@@ -46,14 +56,14 @@ impl Writer {
     }
 
     /// Have a copy written that the memory has given up.
-    pub(super) fn queue_copy(self: &Arc<Self>, level: &Arc<Level>, moved: Moved) {
+    pub(super) fn queue_copy(self: &Arc<Self>, level: &Arc<impl WrittenLevel>, moved: Moved) {
         let len = moved.copy.data.len();
-        let mut copies = level.line.0.lock();
+        let mut copies = level.line().0.lock();
         let of_level = copies.bytes.saturating_add(len);
         let fits = copies.bytes == 0 || of_level <= limits::NEAR_WRITING_BYTES / limits::OWNER_FRACTION as usize;
         if !fits || !self.take(len) {
             drop(copies);
-            level.count(Event::NearDropped, 1);
+            level.counters().add(Event::NearDropped, 1);
             return;
         }
         copies.bytes = of_level;
@@ -72,22 +82,22 @@ impl Writer {
     }
 
     /// Ask for a thread to write one copy of a level.
-    fn ask(self: &Arc<Self>, level: &Arc<Level>) {
+    fn ask(self: &Arc<Self>, level: &Arc<impl WrittenLevel>) {
         let (own, of) = (self.clone(), level.clone());
-        if self.pool.lent(&level.whose).spawn_job(move || own.serve(&of)) {
+        if self.pool.lent(level.whose()).spawn_job(move || own.serve(&of)) {
             return;
         }
-        let mut copies = level.line.0.lock();
+        let mut copies = level.line().0.lock();
         copies.served = false;
         copies.bytes = 0;
         let dropped = std::mem::take(&mut copies.waiting);
         drop(copies);
-        level.count(Event::NearDropped, dropped.len() as u64);
+        level.counters().add(Event::NearDropped, dropped.len() as u64);
         dropped.iter().for_each(|moved| self.give_back(moved.copy.data.len()));
     }
 
-    fn serve(self: &Arc<Self>, level: &Arc<Level>) {
-        let mut copies = level.line.0.lock();
+    fn serve(self: &Arc<Self>, level: &Arc<impl WrittenLevel>) {
+        let mut copies = level.line().0.lock();
         let Some(moved) = copies.waiting.pop_front() else {
             copies.served = false;
             return;
@@ -95,11 +105,11 @@ impl Writer {
         drop(copies);
         let len = moved.copy.data.len();
         // A panic ends this write and not the tier.
-        let work = std::panic::AssertUnwindSafe(|| write(level, &moved));
+        let work = std::panic::AssertUnwindSafe(|| level.write_copy(&moved));
         let written = std::panic::catch_unwind(work).unwrap_or(false);
-        level.count(if written { Event::NearWritten } else { Event::NearDropped }, 1);
+        level.counters().add(if written { Event::NearWritten } else { Event::NearDropped }, 1);
         drop(moved);
-        let mut copies = level.line.0.lock();
+        let mut copies = level.line().0.lock();
         copies.bytes = copies.bytes.saturating_sub(len);
         copies.served = !copies.waiting.is_empty();
         let goes_on = copies.served;
@@ -137,13 +147,4 @@ impl Line {
     pub(super) fn waiting(&self) -> usize {
         self.0.lock().waiting.len()
     }
-}
-
-fn write(level: &Level, moved: &Moved) -> bool {
-    let Moved { key, copy, deletes, .. } = moved;
-    let Some(disk) = level.disk() else { return false };
-    #[cfg(test)]
-    level.before_write();
-    disk.count();
-    disk.write(key, copy, || level.deleted(key) == *deletes)
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::Payload;
 use super::buffer::{Buffer, Filling};
-use super::memory::{Bytes, Memory};
+use super::memory::{PayloadBytes, ValueMemory};
 use super::sum::{Covering, SUMMED_AT_ONCE, Sum, Summing};
 use crate::error::{Error, ErrorKind};
 
@@ -24,13 +24,13 @@ pub struct Items {
 enum OfCall {
     #[default]
     None,
-    Sources(Vec<Source>),
+    Sources(Vec<ItemSource>),
     Rooms(Vec<ItemRoom>),
 }
 
 /// The bytes of an item to put.
-pub struct Source {
-    memory: Memory,
+pub struct ItemSource {
+    memory: ValueMemory,
     /// The buffer that the memory belongs to, where it is the host's own, so that keeping it needs no copy.
     owner: Option<Arc<Buffer>>,
 }
@@ -38,7 +38,7 @@ pub struct Source {
 /// Where an item to get belongs.
 struct ItemRoom {
     /// None: the host allocates. Also while something is on its way there.
-    memory: Option<Memory>,
+    memory: Option<ValueMemory>,
     /// How many bytes of a payload lie there.
     placed: Option<usize>,
     /// Of what lies there, where one is wanted. On its way with the memory.
@@ -52,28 +52,28 @@ pub struct Placed {
     len: usize,
 }
 
-impl Source {
+impl ItemSource {
     /// # Safety
     /// The memory must stay valid and unchanged until [`Items::end`].
-    pub unsafe fn borrowed(memory: Memory) -> Self {
-        Source { memory, owner: None }
+    pub unsafe fn borrowed(memory: ValueMemory) -> Self {
+        ItemSource { memory, owner: None }
     }
 
     /// A buffer of the host, which the source keeps alive.
     pub fn buffer(buffer: &Arc<Buffer>) -> Self {
         // SAFETY: the buffer does not change, and lives as long as the owner beside it.
-        Source { memory: unsafe { Memory::of(buffer) }, owner: Some(buffer.clone()) }
+        ItemSource { memory: unsafe { ValueMemory::of(buffer) }, owner: Some(buffer.clone()) }
     }
 
-    fn bytes(&self) -> Bytes<'_> {
+    fn bytes(&self) -> PayloadBytes<'_> {
         // SAFETY: what is put is initialised, and valid by the promise of `borrowed` or because of the owner.
-        unsafe { Bytes::of(&self.memory, self.memory.len()) }
+        unsafe { PayloadBytes::of(&self.memory, self.memory.len()) }
     }
 }
 
 impl Items {
     /// Begin a call that puts these.
-    pub fn begin_put(&mut self, sources: Vec<Source>) {
+    pub fn begin_put(&mut self, sources: Vec<ItemSource>) {
         self.of_call = OfCall::Sources(sources);
     }
 
@@ -82,7 +82,7 @@ impl Items {
     ///
     /// # Safety
     /// Each must stay valid, and be used by nobody else, until [`Items::end`].
-    pub unsafe fn begin_get(&mut self, rooms: impl Iterator<Item = (Option<Memory>, Option<Covering>)>) {
+    pub unsafe fn begin_get(&mut self, rooms: impl Iterator<Item = (Option<ValueMemory>, Option<Covering>)>) {
         let room = |(memory, covering): (_, Option<Covering>)| {
             let sum = covering.map(|covering| Box::new(Summing::new(covering)));
             ItemRoom { memory, placed: None, sum }
@@ -108,7 +108,7 @@ impl Items {
         matches!(self.of_call, OfCall::Sources(_))
     }
 
-    fn source(&self, item: u32) -> Result<&Source, Error> {
+    fn source(&self, item: u32) -> Result<&ItemSource, Error> {
         match &self.of_call {
             OfCall::Sources(sources) => sources
                 .get(item as usize)
@@ -118,8 +118,8 @@ impl Items {
     }
 
     /// The bytes of an item to put.
-    pub fn bytes_of_item(&self, item: u32) -> Result<Bytes<'_>, Error> {
-        self.source(item).map(Source::bytes)
+    pub fn bytes_of_item(&self, item: u32) -> Result<PayloadBytes<'_>, Error> {
+        self.source(item).map(ItemSource::bytes)
     }
 
     /// The host's own buffer that an item to put is, if it is one.
@@ -128,14 +128,14 @@ impl Items {
     }
 
     /// The bytes of a payload. `Invalid` if the call in whose memory they lay is over.
-    pub fn bytes_of<'a>(&'a self, payload: &'a Payload) -> Result<Bytes<'a>, Error> {
+    pub fn bytes_of<'a>(&'a self, payload: &'a Payload) -> Result<PayloadBytes<'a>, Error> {
         let Placed { call, item, len } = match payload {
-            Payload::Owned(buffer) => return Ok(Bytes::Slice(buffer)),
+            Payload::Owned(buffer) => return Ok(PayloadBytes::Slice(buffer)),
             Payload::Placed(placed) => placed,
         };
         match self.room(*item).filter(|_| *call == self.call) {
             // SAFETY: so many bytes were filled, and the memory is valid by the promise of `begin_get`.
-            Some(ItemRoom { memory: Some(memory), .. }) => Ok(unsafe { Bytes::of(memory, *len as u64) }),
+            Some(ItemRoom { memory: Some(memory), .. }) => Ok(unsafe { PayloadBytes::of(memory, *len as u64) }),
             _ => Err(Error::invalid("this payload lay in the memory of a call that is over; `share` keeps one")),
         }
     }
@@ -246,7 +246,7 @@ impl Placed {
 
 /// Memory of an item that is being filled.
 pub struct Placing {
-    memory: Memory,
+    memory: ValueMemory,
     item: u32,
     len: usize,
     filled: usize,
@@ -278,7 +278,7 @@ impl Placing {
         self.filled = self.filled.saturating_add(count).min(self.len);
         if let Some(sum) = &mut self.sum {
             // SAFETY: so many bytes were filled, and the memory is valid by the promise of `begin_get`.
-            sum.take(unsafe { Bytes::of(&self.memory, self.filled as u64) }, self.len as u64);
+            sum.take(unsafe { PayloadBytes::of(&self.memory, self.filled as u64) }, self.len as u64);
         }
     }
 
@@ -310,7 +310,7 @@ impl Placing {
 }
 
 /// Copy a value to memory that it fits into. Answers its checksum, where one is wanted.
-pub fn place(memory: Memory, data: &[u8], covering: Option<Covering>) -> Option<Sum> {
+pub fn place(memory: ValueMemory, data: &[u8], covering: Option<Covering>) -> Option<Sum> {
     let sum = covering.map(|covering| Box::new(Summing::new(covering)));
     // It is no item's, and is never settled.
     let mut placing = Placing { memory, item: 0, len: data.len(), filled: 0, sum };
@@ -356,11 +356,11 @@ impl Destination {
     }
 
     /// What was filled so far.
-    pub fn filled(&self) -> Bytes<'_> {
+    pub fn filled(&self) -> PayloadBytes<'_> {
         match self {
-            Destination::Buffer(filling) => Bytes::Slice(filling.filled()),
+            Destination::Buffer(filling) => PayloadBytes::Slice(filling.filled()),
             // SAFETY: so many bytes were filled, and the memory is valid by the promise of `begin_get`.
-            Destination::Item(Placing { memory, filled, .. }) => unsafe { Bytes::of(memory, *filled as u64) },
+            Destination::Item(Placing { memory, filled, .. }) => unsafe { PayloadBytes::of(memory, *filled as u64) },
         }
     }
 
@@ -430,7 +430,7 @@ mod tests {
         let value: Vec<u8> = (0..3 * SUMMED_AT_ONCE).map(|n| (n % 251) as u8).collect();
         let expected = |value: &[u8]| {
             let mut summing = Summing::new(covering.clone());
-            summing.take(Bytes::Slice(value), value.len() as u64);
+            summing.take(PayloadBytes::Slice(value), value.len() as u64);
             summing.sum()
         };
         let (mut memory, mut other) = (vec![0_u8; value.len()], vec![0_u8; 10]);
@@ -440,8 +440,8 @@ mod tests {
         // SAFETY: the memory outlives the items, and nobody else uses it meanwhile.
         let rooms = unsafe {
             [
-                (Some(Memory::room(&[first])), Some(covering.clone())),
-                (Some(Memory::room(&[second])), None),
+                (Some(ValueMemory::room(&[first])), Some(covering.clone())),
+                (Some(ValueMemory::room(&[second])), None),
                 (None, Some(covering.clone())),
             ]
         };
@@ -476,7 +476,7 @@ mod tests {
         assert_eq!(items.sum(0), None);
 
         // SAFETY: as above.
-        unsafe { items.begin_get([(Some(Memory::room(&[first])), Some(covering.clone()))].into_iter()) };
+        unsafe { items.begin_get([(Some(ValueMemory::room(&[first])), Some(covering.clone()))].into_iter()) };
         let mut all = items.claim_all(0).unwrap();
         all.push(b"ab");
         assert!(all.shorten(6), "so long is it after all");

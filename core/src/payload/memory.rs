@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 /// Memory in one piece, or in several that make one value. Valid only as long as its maker promised.
-pub enum Memory {
+pub enum ValueMemory {
     Whole(Piece),
     /// A value and the tail of its envelope, most of the time: nothing is allocated.
     Two([Piece; 2]),
@@ -20,9 +20,9 @@ pub struct Piece {
 }
 
 // SAFETY: memory is used only by host functions of the call that it was named for, one at a time, which end before it does.
-unsafe impl Send for Memory {}
+unsafe impl Send for ValueMemory {}
 // SAFETY: as above; it is written through `&mut` only.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for ValueMemory {}
 
 impl Piece {
     fn end(&self) -> u64 {
@@ -36,21 +36,21 @@ impl Piece {
     }
 }
 
-impl Memory {
+impl ValueMemory {
     /// Bytes to be read.
     ///
     /// # Safety
     /// The bytes must stay valid and unchanged until the last use of the result.
     pub unsafe fn of(bytes: &[u8]) -> Self {
-        Memory::Whole(Piece { data: NonNull::from(bytes).cast(), len: bytes.len(), offset: 0 })
+        ValueMemory::Whole(Piece { data: NonNull::from(bytes).cast(), len: bytes.len(), offset: 0 })
     }
 
     /// Bytes to be read, one piece after another.
     ///
     /// # Safety
-    /// As [`Memory::of`], for each piece.
+    /// As [`ValueMemory::of`], for each piece.
     pub unsafe fn of_pieces(pieces: &[&[u8]]) -> Self {
-        Memory::collect(pieces.iter().map(|bytes| (NonNull::from(*bytes).cast(), bytes.len())))
+        ValueMemory::collect(pieces.iter().map(|bytes| (NonNull::from(*bytes).cast(), bytes.len())))
     }
 
     /// Room to be filled, one piece after another.
@@ -59,7 +59,9 @@ impl Memory {
     /// Each piece must stay valid, and be used by nobody else, until the last use of the result. A piece of length 0 may lie
     /// anywhere.
     pub unsafe fn room(pieces: &[libc::iovec]) -> Self {
-        Memory::collect(pieces.iter().filter_map(|piece| Some((NonNull::new(piece.iov_base)?.cast(), piece.iov_len))))
+        ValueMemory::collect(
+            pieces.iter().filter_map(|piece| Some((NonNull::new(piece.iov_base)?.cast(), piece.iov_len))),
+        )
     }
 
     fn collect(pieces: impl Iterator<Item = (NonNull<u8>, usize)>) -> Self {
@@ -70,19 +72,19 @@ impl Memory {
             piece
         });
         match (pieces.next(), pieces.next(), pieces.next()) {
-            (Some(only), None, _) => Memory::Whole(only),
-            (Some(first), Some(second), None) => Memory::Two([first, second]),
+            (Some(only), None, _) => ValueMemory::Whole(only),
+            (Some(first), Some(second), None) => ValueMemory::Two([first, second]),
             (first, second, third) => {
-                Memory::Scattered([first, second, third].into_iter().flatten().chain(pieces).collect())
+                ValueMemory::Scattered([first, second, third].into_iter().flatten().chain(pieces).collect())
             }
         }
     }
 
     fn pieces(&self) -> &[Piece] {
         match self {
-            Memory::Whole(piece) => std::slice::from_ref(piece),
-            Memory::Two(pieces) => pieces,
-            Memory::Scattered(pieces) => pieces,
+            ValueMemory::Whole(piece) => std::slice::from_ref(piece),
+            ValueMemory::Two(pieces) => pieces,
+            ValueMemory::Scattered(pieces) => pieces,
         }
     }
 
@@ -122,24 +124,24 @@ impl Memory {
 
 /// Bytes that a guest may read now, wherever they lie.
 #[derive(Clone, Copy)]
-pub enum Bytes<'a> {
+pub enum PayloadBytes<'a> {
     Slice(&'a [u8]),
     /// The first bytes of a memory, so many.
-    Memory(&'a Memory, u64),
+    Memory(&'a ValueMemory, u64),
 }
 
-impl<'a> Bytes<'a> {
+impl<'a> PayloadBytes<'a> {
     /// # Safety
     /// The first `len` bytes of the memory must be initialised, and the memory valid for as long as it is borrowed.
-    pub unsafe fn of(memory: &'a Memory, len: u64) -> Self {
-        Bytes::Memory(memory, len.min(memory.len()))
+    pub unsafe fn of(memory: &'a ValueMemory, len: u64) -> Self {
+        PayloadBytes::Memory(memory, len.min(memory.len()))
     }
 
     #[allow(clippy::len_without_is_empty, reason = "no bytes are as good as any")]
     pub fn len(self) -> u64 {
         match self {
-            Bytes::Slice(bytes) => bytes.len() as u64,
-            Bytes::Memory(_, len) => len,
+            PayloadBytes::Slice(bytes) => bytes.len() as u64,
+            PayloadBytes::Memory(_, len) => len,
         }
     }
 
@@ -152,16 +154,16 @@ impl<'a> Bytes<'a> {
     pub fn range(self, offset: u64, len: u64) -> impl Iterator<Item = &'a [u8]> {
         let end = offset.saturating_add(len).min(self.len());
         let (whole, memory) = match self {
-            Bytes::Slice(bytes) => {
+            PayloadBytes::Slice(bytes) => {
                 (Some(Piece { data: NonNull::from(bytes).cast(), len: bytes.len(), offset: 0 }), None)
             }
-            Bytes::Memory(memory, _) => (None, Some(memory)),
+            PayloadBytes::Memory(memory, _) => (None, Some(memory)),
         };
         let pieces = memory.into_iter().flat_map(move |memory| memory.between(offset, end));
         whole.into_iter().chain(pieces.copied()).filter_map(move |piece| {
             let (from, to) = piece.within(offset, end);
             // SAFETY: it lies in the piece, and before `self.len()`, up to where bytes are initialised: a slice is, and
-            // `Bytes::of` was promised it.
+            // `PayloadBytes::of` was promised it.
             (to > from).then(|| unsafe { std::slice::from_raw_parts(piece.data.as_ptr().add(from), to - from) })
         })
     }
@@ -176,9 +178,10 @@ mod tests {
         let text = b"abcdefghij";
         let pieces: [&[u8]; 6] = [b"", b"abc", b"d", b"", b"efghij", b""];
         // SAFETY: `pieces` and `text` outlive both.
-        let (scattered, whole) = unsafe { (Memory::of_pieces(&pieces), Memory::of(text)) };
+        let (scattered, whole) = unsafe { (ValueMemory::of_pieces(&pieces), ValueMemory::of(text)) };
         // SAFETY: as above.
-        let all = unsafe { [Bytes::Slice(text), Bytes::of(&scattered, 100), Bytes::of(&whole, 10)] };
+        let all =
+            unsafe { [PayloadBytes::Slice(text), PayloadBytes::of(&scattered, 100), PayloadBytes::of(&whole, 10)] };
         for bytes in all {
             assert_eq!(bytes.len(), 10);
             for offset in 0..=12 {
@@ -191,7 +194,7 @@ mod tests {
             }
         }
         // SAFETY: as above.
-        assert_eq!(unsafe { Bytes::of(&scattered, 5) }.pieces().collect::<Vec<_>>().concat(), b"abcde");
+        assert_eq!(unsafe { PayloadBytes::of(&scattered, 5) }.pieces().collect::<Vec<_>>().concat(), b"abcde");
     }
 
     #[test]
@@ -202,7 +205,7 @@ mod tests {
         let pieces =
             [piece(a, 3), piece(b, 0), piece(c, 3), libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }];
         // SAFETY: the space outlives it, and nobody else uses it meanwhile.
-        let mut memory = unsafe { Memory::room(&pieces) };
+        let mut memory = unsafe { ValueMemory::room(&pieces) };
         assert_eq!(memory.len(), 6);
         assert_eq!(memory.iovecs(1, 5).map(|piece| piece.iov_len).collect::<Vec<_>>(), [2, 2]);
         for at in 0..5 {

@@ -1,6 +1,6 @@
 //! Bytes in host memory: what a consumer gets, what a guest sees as a handle, and what it addresses as an item.
 //!
-//! A [`Buffer`] is the host's own. [`Memory`] is the caller's, for the length of one call; a guest reaches it only through the
+//! A [`Buffer`] is the host's own. [`ValueMemory`] is the caller's, for the length of one call; a guest reaches it only through the
 //! [`Items`] of that call, which the host ends before the call returns. A [`Payload`] is what a handle of a guest stands for.
 
 mod buffer;
@@ -15,8 +15,8 @@ pub use buffer::Buffer;
 pub use buffer::Filling;
 pub use buffer::counts;
 pub use items::{Damaged, Got};
-pub use items::{Destination, Fill, Items, Placed, Source, place};
-pub use memory::{Bytes, Memory};
+pub use items::{Destination, Fill, ItemSource, Items, Placed, place};
+pub use memory::{PayloadBytes, ValueMemory};
 #[cfg(test)]
 pub use sum::Summing;
 pub use sum::{Covering, Sum, Xxh3, xxh3};

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use twox_hash::xxhash3_128::{DEFAULT_SECRET_LENGTH, RawHasher, SecretBuffer};
 
-use super::memory::Bytes;
+use super::memory::PayloadBytes;
 
 /// So many bytes are filled between two looks at them: few enough for a cache of a processor's own, many enough for few system calls.
 pub const SUMMED_AT_ONCE: usize = 128 << 10;
@@ -56,7 +56,7 @@ impl Summing {
     }
 
     /// Take what has come of `stored` bytes in all.
-    pub fn take(&mut self, came: Bytes<'_>, stored: u64) {
+    pub fn take(&mut self, came: PayloadBytes<'_>, stored: u64) {
         let Covering { before, behind, part } = &self.covering;
         let Some(value) = stored.checked_sub(*behind).filter(|_| self.sum.is_none()) else { return };
         if self.taken == 0 {

@@ -13,7 +13,7 @@ use crate::uri::{StoreUri, variable_name, variable_prefix};
 const MAX_BYTES: usize = 253;
 
 /// Where the endpoint is said to be, beside the component's own line.
-pub struct Said<'a> {
+pub struct EndpointSources<'a> {
     /// `endpoint` of the backend's table.
     pub endpoint: Option<&'a str>,
     /// The value of an option of the backend's table.
@@ -24,7 +24,7 @@ pub struct Said<'a> {
 
 /// The URI with its server where it names something at the backend's endpoint; `None` where it names a server, as one with a dot or a
 /// port does, or where the backend has no endpoint.
-pub fn at_endpoint(uri: &StoreUri, served: &Served, said: &Said<'_>) -> Result<Option<StoreUri>, Error> {
+pub fn at_endpoint(uri: &StoreUri, served: &Served, said: &EndpointSources<'_>) -> Result<Option<StoreUri>, Error> {
     let (name, backend) = (uri.authority(), &served.backend);
     let Some(declared) = &served.declared.endpoint else { return Ok(None) };
     if name.is_empty() || name.contains(['.', ':', ',', '@', '[', ']', '?', '#']) {
@@ -117,7 +117,7 @@ mod tests {
 
     fn at(uri: &str, served: &Served, said: [Option<&str>; 4]) -> Result<Option<String>, String> {
         let [endpoint, region, endpoint_url, region_variable] = said;
-        let said = Said {
+        let said = EndpointSources {
             endpoint,
             option: &|name| region.filter(|_| name == "region").map(str::to_owned),
             variable: &|name| match name {

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-pub use endpoint::{Said as SaidOfEndpoint, at_endpoint, is_endpoint, options as endpoint_options};
+pub use endpoint::{EndpointSources, at_endpoint, is_endpoint, options as endpoint_options};
 pub use overlap::Guarded;
 pub use secrets::{SecretSource, Variable, check_secret_name};
 pub use served::{Declared, Scheme, Served};
@@ -30,7 +30,7 @@ use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::suggest::nearest;
 use crate::uri::{StoreUri, variable_name, variable_prefix};
-use addresses::Kind;
+use addresses::AddressKind;
 
 /// What one store's component is granted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -76,7 +76,7 @@ pub enum FolderAccess {
 
 /// A URI seen with the operator's config: the store, what its component is granted, and what prefixes manifests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct OpenTarget {
     /// The store's own URI.
     pub store: StoreUri,
     /// The name of the backend that serves it.
@@ -87,7 +87,7 @@ pub struct Target {
 }
 
 /// Without the backend's name, which its component decides: a near level's directory is found again under the same hash.
-impl std::hash::Hash for Target {
+impl std::hash::Hash for OpenTarget {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.store, &self.grants, &self.prefix).hash(state);
     }
@@ -102,7 +102,7 @@ pub struct GrantedServer {
 
 /// What the config says of a URI that bears on what its component may reach.
 #[derive(Clone, Copy, Debug)]
-pub struct Said<'a> {
+pub struct GrantSettings<'a> {
     /// Where the store's path ends.
     pub root: Option<&'a str>,
     /// It is a tenant's.
@@ -116,9 +116,9 @@ pub struct Said<'a> {
     pub secrets: &'a BTreeMap<String, SecretSource>,
 }
 
-impl Target {
+impl OpenTarget {
     /// Decide what a URI means under a config, where the backend is the one that serves its scheme.
-    pub fn decide(uri: &StoreUri, said: &Said<'_>, served: &Served) -> Result<Self, Error> {
+    pub fn decide(uri: &StoreUri, said: &GrantSettings<'_>, served: &Served) -> Result<Self, Error> {
         let (store, prefix) = match said.root {
             None => (uri.clone(), None),
             Some(root) => split_at_root(uri, root, &served.backend)?,
@@ -140,7 +140,7 @@ impl Target {
         } else if !store.path().is_empty() {
             grants.directory = Some(directory(store.path())?);
         }
-        Ok(Target { store, backend: served.backend.clone(), grants, prefix })
+        Ok(OpenTarget { store, backend: served.backend.clone(), grants, prefix })
     }
 }
 
@@ -241,15 +241,15 @@ impl Grants {
             return Ok(());
         }
         let why = match addresses::kind(address) {
-            Kind::Public => return Ok(()),
-            Kind::Private if *by_uri || self.private_networks => return Ok(()),
-            Kind::Private => {
+            AddressKind::Public => return Ok(()),
+            AddressKind::Private if *by_uri || self.private_networks => return Ok(()),
+            AddressKind::Private => {
                 format!(
                     "an address of a private network: add to the config connect = [\"{}\"], or private_networks = true",
                     Server { host: Host::Address(address.to_canonical()), port: server.port }
                 )
             }
-            Kind::Special(what) => format!("{what}, never reached unless connect grants its network"),
+            AddressKind::Special(what) => format!("{what}, never reached unless connect grants its network"),
         };
         Err(Error::new(ErrorKind::Denied, format!("{} is {address}, {why}", server.host)))
     }

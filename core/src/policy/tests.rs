@@ -8,12 +8,12 @@ fn settings(config: &str, uri: &str) -> Result<(StoreUri, Settings), Error> {
     Ok((uri, settings))
 }
 
-fn under(config: &str, uri: &str) -> Result<Target, Error> {
+fn under(config: &str, uri: &str) -> Result<OpenTarget, Error> {
     let (uri, settings) = settings(config, uri)?;
     settings.target(&uri, &as_shipped(uri.scheme()))
 }
 
-fn target(uri: &str, root: Option<&str>) -> Result<Target, Error> {
+fn target(uri: &str, root: Option<&str>) -> Result<OpenTarget, Error> {
     let scheme = uri.split_once(':').unwrap().0;
     under(&root.map(|root| format!("[backend.{scheme}]\nroot = '{root}'")).unwrap_or_default(), uri)
 }
@@ -205,9 +205,9 @@ proptest::proptest! {
         let config = format!("connect = ['*:6379']\nprivate_networks = {private}");
         let address = std::net::Ipv4Addr::from_bits(bits);
         let expected = match addresses::kind(address.into()) {
-            Kind::Public => true,
-            Kind::Private => private,
-            Kind::Special(_) => false,
+            AddressKind::Public => true,
+            AddressKind::Private => private,
+            AddressKind::Special(_) => false,
         };
         assert_eq!(reaches(&config, "further:6379", &address.to_string()), expected);
         assert_eq!(reaches(&config, "further:6379", &address.to_ipv6_mapped().to_string()), expected);

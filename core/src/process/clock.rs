@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::{Job, Place};
+use super::{Job, WaitAddress};
 
 /// A time that is not the machine's. One that has threads of its own decides which of them goes on.
 pub trait Time: Send + Sync {
@@ -19,19 +19,19 @@ pub trait Time: Send + Sync {
         false
     }
 
-    /// Have the running thread wait until somebody notifies a place, or until a moment.
-    fn wait(&self, place: Place, until: Option<Instant>) {
-        let _ = (place, until);
+    /// Have the running thread wait until somebody notifies an address, or until a moment.
+    fn wait(&self, address: WaitAddress, until: Option<Instant>) {
+        let _ = (address, until);
     }
 
     /// Have the running thread wait until a lock may be free that another one holds.
-    fn wait_for_lock(&self, place: Place) {
-        let _ = place;
+    fn wait_for_lock(&self, address: WaitAddress) {
+        let _ = address;
     }
 
-    /// Let one of the threads go on that wait at a place, or all.
-    fn notify(&self, place: Place, all: bool) {
-        let _ = (place, all);
+    /// Let one of the threads go on that wait at an address, or all.
+    fn notify(&self, address: WaitAddress, all: bool) {
+        let _ = (address, all);
     }
 
     /// The running thread hands a job to another one.

@@ -10,7 +10,7 @@ use super::Clock;
 
 /// Tells what one thread waits for from what others do: the address of the condition, or of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place(usize);
+pub struct WaitAddress(usize);
 
 /// Something that comes true under a lock. As of [`Condvar`]: who waits looks again whenever the wait returns.
 pub struct Condition {
@@ -31,7 +31,7 @@ impl Condition {
         if self.is_waited_for() {
             self.machine.notify_one();
         }
-        self.clock.notify(self.place(), false);
+        self.clock.notify(self.address(), false);
     }
 
     /// Let all go on who wait.
@@ -39,7 +39,7 @@ impl Condition {
         if self.is_waited_for() {
             self.machine.notify_all();
         }
-        self.clock.notify(self.place(), true);
+        self.clock.notify(self.address(), true);
     }
 
     /// Wait, without the lock, until somebody says that it may be true.
@@ -86,12 +86,12 @@ impl Condition {
     ) -> Result<MutexGuard<'a, T>, MutexGuard<'a, T>> {
         let Some(time) = self.clock.0.as_ref().filter(|time| time.has_threads()) else { return Err(guard) };
         drop(guard);
-        time.wait(self.place(), until);
+        time.wait(self.address(), until);
         Ok(self.clock.lock(lock))
     }
 
-    fn place(&self) -> Place {
-        Place(std::ptr::from_ref(self).addr())
+    fn address(&self) -> WaitAddress {
+        WaitAddress(std::ptr::from_ref(self).addr())
     }
 }
 
@@ -101,7 +101,7 @@ impl Clock {
         while let Some(time) = self.0.as_ref().filter(|time| time.has_threads()) {
             match lock.try_lock() {
                 Some(guard) => return guard,
-                None => time.wait_for_lock(Place(std::ptr::from_ref(lock).cast::<u8>().addr())),
+                None => time.wait_for_lock(WaitAddress(std::ptr::from_ref(lock).cast::<u8>().addr())),
             }
         }
         lock.lock()
@@ -110,14 +110,14 @@ impl Clock {
     /// Wait for so long.
     pub fn sleep(&self, long: Duration) {
         match self.0.as_ref().filter(|time| time.has_threads()) {
-            Some(time) => time.wait(Place(0), time.now().checked_add(long)),
+            Some(time) => time.wait(WaitAddress(0), time.now().checked_add(long)),
             None => std::thread::sleep(long),
         }
     }
 
-    fn notify(&self, place: Place, all: bool) {
+    fn notify(&self, address: WaitAddress, all: bool) {
         if let Some(time) = &self.0 {
-            time.notify(place, all);
+            time.notify(address, all);
         }
     }
 }

@@ -54,7 +54,7 @@ impl Buffers {
     }
 
     /// Room for so many bytes, of one part at most.
-    pub fn take(&self, len: usize) -> Result<Buffer, Error> {
+    pub fn take(&self, len: usize) -> Result<ReadBuffer, Error> {
         let exhausted = |why: &str| Error::new(ErrorKind::Exhausted, format!("no memory to read {len} bytes: {why}"));
         let class = LENGTHS.iter().position(|(room, _)| len <= *room);
         let class = class.ok_or_else(|| exhausted("it is more than a part"))?;
@@ -74,7 +74,7 @@ impl Buffers {
                 memory
             }
         };
-        Ok(Buffer { memory: Some(memory), class, kept: self.kept.clone() })
+        Ok(ReadBuffer { memory: Some(memory), class, kept: self.kept.clone() })
     }
 }
 
@@ -102,13 +102,13 @@ fn sweep_later(helpers: &Arc<Helpers>, kept: Weak<BufferPool>) -> bool {
 }
 
 /// Memory for one read.
-pub struct Buffer {
+pub struct ReadBuffer {
     memory: Option<Aligned>,
     class: usize,
     kept: Arc<BufferPool>,
 }
 
-impl Buffer {
+impl ReadBuffer {
     /// Its bytes, which need not be initialised, and how many they are.
     pub fn room(&mut self) -> (*mut u8, usize) {
         self.memory.as_ref().map_or((std::ptr::null_mut(), 0), |memory| (memory.data.as_ptr(), memory.layout.size()))
@@ -125,7 +125,7 @@ impl Buffer {
     }
 }
 
-impl Drop for Buffer {
+impl Drop for ReadBuffer {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
         let mut free = self.kept.free.lock();

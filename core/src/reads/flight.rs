@@ -1,4 +1,4 @@
-//! The reads of one call: those that are under way, those that wait for a place, and those that have come.
+//! The reads of one call: those that are under way, those that wait for a permit, and those that have come.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kv_platform::sync::Mutex;
 
-use super::{Buffers, Place, Readers};
+use super::{Buffers, ReadPermit, Readers};
 use crate::error::{Error, ErrorKind};
 use crate::limits::MAX_READS;
 use crate::process::Condition;
@@ -35,7 +35,7 @@ pub struct Arrived<T> {
     pub tag: Tag,
     pub outcome: Result<T, Error>,
     /// Free for another when its bytes are copied.
-    pub place: Place,
+    pub permit: ReadPermit,
 }
 
 /// Where reads come to.
@@ -54,13 +54,13 @@ struct LandingState<T> {
 struct Ticket<T> {
     landing: Arc<Landing<T>>,
     tag: Tag,
-    place: Option<Place>,
+    permit: Option<ReadPermit>,
 }
 
 impl<T> Ticket<T> {
     fn land(&mut self, outcome: Result<T, Error>) {
-        let Some(place) = self.place.take() else { return };
-        let arrived = Arrived { tag: self.tag, outcome, place };
+        let Some(permit) = self.permit.take() else { return };
+        let arrived = Arrived { tag: self.tag, outcome, permit };
         let mut state = self.landing.state.lock();
         if state.closed {
             // Dropped without the lock: it may be memory that is given back.
@@ -97,7 +97,7 @@ impl<'a, T: Send + 'static> Flight<'a, T> {
         self.not_come() >= MAX_READS
     }
 
-    /// Begin a read, or have it wait for a place.
+    /// Begin a read, or have it wait for a permit.
     pub fn start(&mut self, tag: Tag, work: impl FnOnce(&Buffers) -> Result<T, Error> + Send + 'static) {
         self.waiting.push_back((tag, Box::new(work)));
         self.begin_waiting();
@@ -127,14 +127,14 @@ impl<'a, T: Send + 'static> Flight<'a, T> {
 
     fn begin_waiting(&mut self) {
         while !self.waiting.is_empty() {
-            let Some(place) = self.readers.place(self.whose, self.under_way == 0) else { return };
+            let Some(permit) = self.readers.permit(self.whose, self.under_way == 0) else { return };
             let Some((tag, work)) = self.waiting.pop_front() else { return };
             let clock = &self.readers.clock;
             let landing = self.landing.get_or_insert_with(|| {
                 let state = Mutex::new(LandingState { arrived: VecDeque::new(), closed: false });
                 Arc::new(Landing { state, came: Condition::new(clock) })
             });
-            let mut ticket = Ticket { landing: landing.clone(), tag, place: Some(place) };
+            let mut ticket = Ticket { landing: landing.clone(), tag, permit: Some(permit) };
             let buffers = self.readers.buffers.clone();
             let job = Box::new(move || {
                 // Whoever wanted it may have gone.

@@ -46,14 +46,14 @@ impl Readers {
         })
     }
 
-    /// A place for a read. None: it may not start yet. `first`: it may in any case, because its call has no other.
-    fn place(self: &Arc<Self>, whose: &Whose, first: bool) -> Option<Place> {
+    /// The permit of a read. None: it may not start yet. `first`: it may in any case, because its call has no other.
+    fn permit(self: &Arc<Self>, whose: &Whose, first: bool) -> Option<ReadPermit> {
         let mut places = self.places();
         if !first && !places.may_start(whose) {
             return None;
         }
         places.begin(whose);
-        Some(Place { readers: self.clone(), whose: whose.clone() })
+        Some(ReadPermit { readers: self.clone(), whose: whose.clone() })
     }
 
     fn places(&self) -> MutexGuard<'_, Turns> {
@@ -61,13 +61,13 @@ impl Readers {
     }
 }
 
-/// One of the reads that there may be at once, from its start until its bytes are copied.
-pub struct Place {
+/// Admits one of the reads that there may be at once, from its start until its bytes are copied.
+pub struct ReadPermit {
     readers: Arc<Readers>,
     whose: Whose,
 }
 
-impl Drop for Place {
+impl Drop for ReadPermit {
     fn drop(&mut self) {
         self.readers.places().end(&self.whose);
     }

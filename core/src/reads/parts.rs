@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kv_platform::files::AROUND_CACHE_ALIGNMENT;
 
-use super::{Place, Read};
+use super::{Read, ReadPermit};
 use crate::limits::READ_PART_BYTES;
 
 /// A last part that is shorter is read with the one before.
@@ -32,10 +32,10 @@ pub fn first_part(begin: u64, end: u64) -> usize {
     parts(begin, end).next().map_or(0, |(_, len)| len)
 }
 
-/// Parts that have come, each with its place, of which the first ones may still be missing.
+/// Parts that have come, each with its permit, of which the first ones may still be missing.
 #[derive(Default)]
 pub struct Parts {
-    came: BTreeMap<usize, (Read, Place)>,
+    came: BTreeMap<usize, (Read, ReadPermit)>,
     next: usize,
     /// The length of each.
     lens: Vec<usize>,
@@ -49,16 +49,16 @@ impl Parts {
     }
 
     /// A part has come.
-    pub fn put(&mut self, number: usize, part: Read, place: Place) {
-        self.came.insert(number, (part, place));
+    pub fn put(&mut self, number: usize, part: Read, permit: ReadPermit) {
+        self.came.insert(number, (part, permit));
     }
 
     /// The next part in order, if it has come, and how long it was to be: a shorter one is where the file ends.
-    pub fn take(&mut self) -> Option<(Read, usize, Place)> {
-        let (part, place) = self.came.remove(&self.next)?;
+    pub fn take(&mut self) -> Option<(Read, usize, ReadPermit)> {
+        let (part, permit) = self.came.remove(&self.next)?;
         let len = self.lens.get(self.next).copied().unwrap_or(0);
         self.next += 1;
-        Some((part, len, place))
+        Some((part, len, permit))
     }
 
     /// Whether all were taken.

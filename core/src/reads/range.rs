@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use kv_platform::files::{self, AROUND_CACHE_ALIGNMENT, Memory};
 use rustix::io::Errno;
 
-use super::buffers::{Buffer, Buffers};
+use super::buffers::{Buffers, ReadBuffer};
 use crate::config::Direct;
 use crate::error::Error;
 use crate::log::{self, Level};
@@ -186,7 +186,7 @@ impl Range {
 }
 
 /// Read so many bytes, or up to the end of the file: how many there are. What is read by steps of several bytes ends where one is not whole.
-fn read_all(file: &dyn AsFd, buffer: &mut Buffer, at: u64, len: usize, step: usize) -> Result<usize, Errno> {
+fn read_all(file: &dyn AsFd, buffer: &mut ReadBuffer, at: u64, len: usize, step: usize) -> Result<usize, Errno> {
     let (file, (data, room)) = (file.as_fd(), buffer.room());
     let len = len.min(room);
     let mut filled = 0;
@@ -211,7 +211,7 @@ fn read_all(file: &dyn AsFd, buffer: &mut Buffer, at: u64, len: usize, step: usi
 
 /// Bytes that were read.
 pub struct Read {
-    buffer: Buffer,
+    buffer: ReadBuffer,
     begin: usize,
     /// All bytes before it are initialised.
     end: usize,

@@ -47,7 +47,7 @@ fn all_that_is_begun_comes_once() {
     assert!(flight.next(None).unwrap().is_none());
     (0..300).for_each(|index| flight.start((index, 7), move |_| Ok(index * 2)));
     let mut came = Vec::new();
-    while let Some(Arrived { tag: (index, number), outcome, place: _place }) =
+    while let Some(Arrived { tag: (index, number), outcome, permit: _permit }) =
         flight.next(Some(&within(60_000))).unwrap()
     {
         assert_eq!((outcome.unwrap(), number), (index * 2, 7));
@@ -88,7 +88,7 @@ fn a_disk_that_never_answers_holds_no_caller_past_its_deadline() {
     assert!(late.kind() == ErrorKind::Unavailable && late.to_string().contains("deadline_ms"), "{late}");
     assert!(until.deadline() <= Instant::now() && until.deadline().elapsed() < LONG / 2);
     (0..3).for_each(|_| begins.recv_timeout(LONG).unwrap());
-    drop((first.place, flight));
+    drop((first.permit, flight));
     // The kernel still has the buffers, and gives them back when it answers.
     assert!(readers.buffers.bytes() > 0 && readers.places().running() == 3);
     drop(go);

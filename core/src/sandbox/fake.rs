@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use super::{Component, Components, Features, Found, Instances, Maintenance, Reach};
+use super::{Component, Components, Features, FoundComponent, Instances, Maintenance, Reach};
 use crate::backend::fake::Fake;
 use crate::config::{Config, Digest, Helper, Source};
 use crate::error::Error;
@@ -57,8 +57,8 @@ impl std::fmt::Debug for Fakes {
 }
 
 impl Components for Fakes {
-    fn serve(&self, scheme: &str, _: &Config) -> Result<Found, Error> {
-        Ok(Found {
+    fn serve(&self, scheme: &str, _: &Config) -> Result<FoundComponent, Error> {
+        Ok(FoundComponent {
             component: PathBuf::from(format!("/fakes/{scheme}.wasm")),
             by_config: false,
             ships: true,

@@ -28,7 +28,7 @@ use crate::until::Until;
 /// Finds components and loads them.
 pub trait Components: fmt::Debug + Send + Sync {
     /// Who serves a scheme.
-    fn serve(&self, scheme: &str, config: &Config) -> Result<Found, Error>;
+    fn serve(&self, scheme: &str, config: &Config) -> Result<FoundComponent, Error>;
 
     /// The names under which components are installed.
     fn names(&self) -> BTreeSet<String>;
@@ -49,7 +49,7 @@ pub trait Components: fmt::Debug + Send + Sync {
 
 /// The component that serves a scheme.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundComponent {
     /// Its file.
     pub component: PathBuf,
     /// The config names it; otherwise it was found in a directory.
@@ -62,7 +62,7 @@ pub struct Found {
     pub identity: Option<FileIdentity>,
 }
 
-impl Found {
+impl FoundComponent {
     /// Refuse a component whose file was replaced since it was looked at: what it said then was of another one.
     pub fn check_same(&self) -> Result<(), Error> {
         let now = std::fs::metadata(&self.component).ok().map(|meta| FileIdentity::of(&meta));
@@ -172,7 +172,7 @@ pub struct Reach {
     /// The directories that the config grants, by name.
     pub folders: BTreeMap<String, Arc<Directory>>,
     /// The segment stores of the process, of which it may open those in its directories.
-    pub segments: Arc<crate::segments::OfProcess>,
+    pub segments: Arc<crate::segments::SegmentStores>,
     /// Whose the store is.
     pub owner: Arc<Owner>,
     /// As whom it reaches the threads that all stores share.

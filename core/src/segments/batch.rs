@@ -8,27 +8,27 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::format::{Key, Place};
-use super::segment::{Filling, name_of};
-use super::store::Store;
+use super::segment::{RecordFilling, name_of};
+use super::store::SegmentStore;
 use crate::directory::{Directory, Found, Room};
 use crate::error::{Error, ErrorKind};
 use crate::reads::{Arrived, Flight, Parts, Range, Read, parts};
 use crate::until::Until;
 
 /// A record that is to be read.
-pub type Wanted<'a> = (Place, Key<'a>);
+pub type RecordRead<'a> = (Place, Key<'a>);
 
 /// A record whose parts are under way.
 struct OpenRecord {
-    filling: Filling,
+    filling: RecordFilling,
     parts: Parts,
 }
 
 /// The reads of one call.
-struct Batch<'a, 'k> {
-    store: &'a Store,
+struct RecordReads<'a, 'k> {
+    store: &'a SegmentStore,
     directory: &'a Directory,
-    wanted: &'a [Wanted<'k>],
+    wanted: &'a [RecordRead<'k>],
     until: &'a Until,
     room: &'a mut Room<'a>,
     flight: Flight<'a, Read>,
@@ -36,20 +36,20 @@ struct Batch<'a, 'k> {
     found: Vec<Option<Found>>,
 }
 
-impl Store {
+impl SegmentStore {
     /// Read records, by the deadline of a call: an outcome for each, or for the first ones only where `room` answers `Exhausted` for a
     /// further one, or the time is over before that was begun. False: it is not there any more, or is not what was put. `directory`: as
     /// which somebody has the store's folder.
     pub fn read_all(
         &self,
-        wanted: &[Wanted<'_>],
+        wanted: &[RecordRead<'_>],
         directory: &Directory,
         until: &Until,
         room: &mut Room<'_>,
     ) -> Vec<Found> {
         let flight = Flight::new(directory.readers(), directory.whose());
         let (open, found) = (Vec::with_capacity(wanted.len()), Vec::with_capacity(wanted.len()));
-        let mut batch = Batch { store: self, directory, wanted, until, room, flight, open, found };
+        let mut batch = RecordReads { store: self, directory, wanted, until, room, flight, open, found };
         for (index, (place, key)) in wanted.iter().enumerate() {
             if index > 0 && until.check().is_err() || !batch.make_place() {
                 break;
@@ -85,18 +85,18 @@ enum Begun {
 
 /// What does not.
 struct Cold {
-    filling: Filling,
+    filling: RecordFilling,
     file: Arc<File>,
     begin: u64,
     end: u64,
 }
 
-impl Batch<'_, '_> {
+impl RecordReads<'_, '_> {
     fn begin(&mut self, index: usize, place: &Place, key: Key<'_>) -> Result<Begun, Error> {
         let Some(file) = self.store.file(place.segment)? else {
             return Ok(Begun::Done(Found { read: Ok(false), destination: None }));
         };
-        let mut filling = Filling::new(place, key, (self.room)(index, place.len.into())?);
+        let mut filling = RecordFilling::new(place, key, (self.room)(index, place.len.into())?);
         let begin = place.offset();
         let end = begin + filling.left();
         let probe = self.directory.around().may_want(end - begin);
@@ -142,15 +142,15 @@ impl Batch<'_, '_> {
     }
 
     fn arrive(&mut self, arrived: Arrived<Read>) {
-        let Arrived { tag: (index, number), outcome, place: of_read } = arrived;
+        let Arrived { tag: (index, number), outcome, permit } = arrived;
         let Some(of_item) = self.open.get_mut(index) else { return };
         let Some(open) = of_item else { return };
         let (mut moved, mut done) = (0, false);
         let mut failed = None;
         match outcome {
             Ok(read) => {
-                open.parts.put(number, read, of_read);
-                while let Some((part, wanted, _place)) = open.parts.take() {
+                open.parts.put(number, read, permit);
+                while let Some((part, wanted, _permit)) = open.parts.take() {
                     open.filling.push(part.bytes());
                     moved += part.bytes().len() as u64;
                     // The segment became shorter.
@@ -214,7 +214,7 @@ impl Batch<'_, '_> {
 }
 
 /// Whether what was read is what was put there.
-fn judged(filling: Filling, key: Key<'_>) -> Found {
+fn judged(filling: RecordFilling, key: Key<'_>) -> Found {
     Found { read: Ok(filling.holds(key)), destination: Some(filling.destination) }
 }
 

@@ -6,7 +6,7 @@ use super::super::store::tests::{SETTINGS, key, open_with, until, value};
 use super::*;
 use crate::config::Direct;
 use crate::payload::Destination;
-use crate::segments::store::{NewValue, Settings};
+use crate::segments::store::{NewValue, SegmentSettings};
 use crate::threads::Whose;
 
 fn room(_: usize, len: u64) -> Result<Destination, Error> {
@@ -16,7 +16,7 @@ fn room(_: usize, len: u64) -> Result<Destination, Error> {
 #[test]
 fn records_that_other_threads_read_are_those_that_were_put() {
     let folder = tempfile::tempdir().unwrap();
-    let store = open_with(folder.path(), false, &Settings { segment_bytes: Some(8 << 20), ..SETTINGS }).unwrap();
+    let store = open_with(folder.path(), false, &SegmentSettings { segment_bytes: Some(8 << 20), ..SETTINGS }).unwrap();
     let long: Vec<u8> = (0..(2 << 20) + 77_u32).map(|n| (n * 31 + n / 4093) as u8).collect();
     let values: Vec<Vec<u8>> = (0..40).map(|n| value(n * 1700)).chain([long, Vec::new()]).collect();
     let keys: Vec<[u8; 4]> = (0..values.len() as u32).map(u32::to_le_bytes).collect();
@@ -25,7 +25,8 @@ fn records_that_other_threads_read_are_those_that_were_put() {
     for stored in store.put(&batch, false, &until()).unwrap() {
         stored.unwrap();
     }
-    let mut wanted: Vec<Wanted<'_>> = keys.iter().map(|bytes| (store.find(key(bytes)).unwrap(), key(bytes))).collect();
+    let mut wanted: Vec<RecordRead<'_>> =
+        keys.iter().map(|bytes| (store.find(key(bytes)).unwrap(), key(bytes))).collect();
     // Another record's place, and a segment that is gone.
     wanted.push((wanted[3].0, key(&keys[4])));
     wanted.push((Place { segment: 99, ..wanted[0].0 }, key(&keys[0])));

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::folder::io_error;
-use super::format::{Entry, Key, RECORD_ALIGNMENT};
+use super::format::{Key, LogEntry, RECORD_ALIGNMENT};
 use super::segment::Record;
-use super::store::{NewValue, Store, given_up};
+use super::store::{NewValue, SegmentStore, given_up};
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;
 
-impl Store {
+impl SegmentStore {
     /// Have these values survive a power loss, whichever process put them, and then store one more, in place of what lies under its key:
     /// whoever finds that, also after a power loss, finds all of them, if they were not evicted. Answers which of them are not there;
     /// then nothing is stored. Each segment in which some lie that no sync has met yet is synced once, and the log.
@@ -89,7 +89,7 @@ impl Store {
         entries.extend(synced.iter().map(|(segment, end)| {
             let own = last.filter(|record| record.place.segment == *segment);
             let to = own.map_or(0, |record| (record.end() / RECORD_ALIGNMENT) as u32).max(*end);
-            Entry::Synced { segment: *segment, to }
+            LogEntry::Synced { segment: *segment, to }
         }));
         locked.append(&entries, &mut *known)?;
         Ok(absent)
@@ -112,7 +112,7 @@ impl Store {
         self.writing().take_if(|own| own.segment == segment);
         let (mut locked, mut known) = self.locked(until)?;
         let Some(from) = known.index.segment(segment).map(|known| known.synced) else { return Ok(()) };
-        locked.append(&[Entry::Bad { segment, from }], &mut *known)?;
+        locked.append(&[LogEntry::Bad { segment, from }], &mut *known)?;
         Err(error)
     }
 

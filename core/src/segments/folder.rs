@@ -19,7 +19,7 @@ const LOOKED_AT: Duration = Duration::from_millis(5);
 /// An empty file that says whose the folder is. No backend opens one that another has marked.
 const MARKER: &str = ".segments";
 
-pub struct Folder {
+pub struct SegmentFolder {
     pub root: OwnedFd,
     /// Nothing in it may be changed.
     pub read_only: bool,
@@ -27,9 +27,9 @@ pub struct Folder {
     bounded: bool,
 }
 
-impl Folder {
+impl SegmentFolder {
     pub fn new(root: OwnedFd, read_only: bool) -> Self {
-        Folder { root, read_only, bounded: files_are_bounded() }
+        SegmentFolder { root, read_only, bounded: files_are_bounded() }
     }
 
     /// Do what makes a file longer.

@@ -139,7 +139,7 @@ pub fn record_key<'a>(bytes: &'a [u8], place: &Place) -> Option<(Key<'a>, &'a [u
 
 /// What an entry of the log says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum LogEntry {
     /// A value lies there under this key from now on.
     Put { space: u8, key: Vec<u8>, place: Place },
     /// Nothing lies under this key.
@@ -164,7 +164,7 @@ const SYNCED: u8 = 6;
 /// Of the first byte of an entry; the rest is what it says.
 const SPACE_SHIFT: u32 = 4;
 
-impl Entry {
+impl LogEntry {
     /// Bytes of an entry that puts.
     pub fn put_bytes(key_len: usize) -> u64 {
         2 + 3 * 4 + key_len as u64
@@ -177,12 +177,12 @@ impl Entry {
             to.extend_from_slice(key);
         };
         match self {
-            Entry::Put { space, key, place } => keyed(PUT, *space, key, &[place.segment, place.unit, place.len]),
-            Entry::Deleted { space, key } => keyed(DELETED, *space, key, &[]),
-            Entry::Taken { segment } => keyed(TAKEN, 0, &[], &[*segment]),
-            Entry::Evicted { segment } => keyed(EVICTED, 0, &[], &[*segment]),
-            Entry::Bad { segment, from } => keyed(BAD, 0, &[], &[*segment, *from]),
-            Entry::Synced { segment, to } => keyed(SYNCED, 0, &[], &[*segment, *to]),
+            LogEntry::Put { space, key, place } => keyed(PUT, *space, key, &[place.segment, place.unit, place.len]),
+            LogEntry::Deleted { space, key } => keyed(DELETED, *space, key, &[]),
+            LogEntry::Taken { segment } => keyed(TAKEN, 0, &[], &[*segment]),
+            LogEntry::Evicted { segment } => keyed(EVICTED, 0, &[], &[*segment]),
+            LogEntry::Bad { segment, from } => keyed(BAD, 0, &[], &[*segment, *from]),
+            LogEntry::Synced { segment, to } => keyed(SYNCED, 0, &[], &[*segment, *to]),
         }
     }
 
@@ -209,16 +209,16 @@ impl Entry {
             }
             let key = key.to_vec();
             let entry = match place {
-                Some(place) => Entry::Put { space, key, place },
-                None => Entry::Deleted { space, key },
+                Some(place) => LogEntry::Put { space, key, place },
+                None => LogEntry::Deleted { space, key },
             };
             return Some((entry, rest));
         }
         let entry = match *first {
-            TAKEN => Entry::Taken { segment: number()? },
-            EVICTED => Entry::Evicted { segment: number()? },
-            BAD => Entry::Bad { segment: number()?, from: number()? },
-            SYNCED => Entry::Synced { segment: number()?, to: number()? },
+            TAKEN => LogEntry::Taken { segment: number()? },
+            EVICTED => LogEntry::Evicted { segment: number()? },
+            BAD => LogEntry::Bad { segment: number()?, from: number()? },
+            SYNCED => LogEntry::Synced { segment: number()?, to: number()? },
             _ => return None,
         };
         (key_len == 0).then_some((entry, rest))
@@ -231,7 +231,7 @@ impl Entry {
 pub struct Behind(pub u64);
 
 /// The frame of some entries that take effect together, how many of them fit it, and what comes behind it.
-pub fn frame(entries: &[Entry], behind: Behind) -> (Vec<u8>, usize, Behind) {
+pub fn frame(entries: &[LogEntry], behind: Behind) -> (Vec<u8>, usize, Behind) {
     let mut bytes = vec![0; FRAME_HEADER_BYTES];
     let mut taken = 0;
     for entry in entries {
@@ -263,7 +263,7 @@ fn frame_sum(entries: &[u8], Behind(behind): Behind) -> u64 {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Framed {
     /// Entries that take effect together, the bytes that they take, and what comes behind them.
-    Entries(Vec<Entry>, usize, Behind),
+    Entries(Vec<LogEntry>, usize, Behind),
     /// The frame is whole, and a later version has written it: what this log says cannot be known.
     Foreign,
     /// No frame: the log ends here, or its writer has not come further yet, or never did.
@@ -282,7 +282,7 @@ pub fn framed(bytes: &[u8], behind: Behind) -> Framed {
     let taken = FRAME_HEADER_BYTES + rest.len();
     let mut entries = Vec::new();
     while !rest.is_empty() {
-        match Entry::decode(rest) {
+        match LogEntry::decode(rest) {
             Some((entry, behind)) => {
                 entries.push(entry);
                 rest = behind;
@@ -342,14 +342,14 @@ mod tests {
         bytes
     }
 
-    fn entries() -> Vec<Entry> {
+    fn entries() -> Vec<LogEntry> {
         vec![
-            Entry::Taken { segment: 7 },
-            Entry::Put { space: 1, key: b"key".to_vec(), place: PLACE },
-            Entry::Deleted { space: 3, key: vec![9; 255] },
-            Entry::Bad { segment: 7, from: 2 },
-            Entry::Synced { segment: 7, to: 9 },
-            Entry::Evicted { segment: 6 },
+            LogEntry::Taken { segment: 7 },
+            LogEntry::Put { space: 1, key: b"key".to_vec(), place: PLACE },
+            LogEntry::Deleted { space: 3, key: vec![9; 255] },
+            LogEntry::Bad { segment: 7, from: 2 },
+            LogEntry::Synced { segment: 7, to: 9 },
+            LogEntry::Evicted { segment: 6 },
         ]
     }
 
@@ -368,12 +368,12 @@ mod tests {
         let (read, first) = Header::read(&header.bytes()).unwrap();
         assert_eq!(read, header);
         let entries = [
-            Entry::Taken { segment: 7 },
-            Entry::Put { space: 1, key: b"key".to_vec(), place: PLACE },
-            Entry::Deleted { space: 0, key: b"d".to_vec() },
-            Entry::Bad { segment: 7, from: 2 },
-            Entry::Synced { segment: 7, to: 9 },
-            Entry::Evicted { segment: 6 },
+            LogEntry::Taken { segment: 7 },
+            LogEntry::Put { space: 1, key: b"key".to_vec(), place: PLACE },
+            LogEntry::Deleted { space: 0, key: b"d".to_vec() },
+            LogEntry::Bad { segment: 7, from: 2 },
+            LogEntry::Synced { segment: 7, to: 9 },
+            LogEntry::Evicted { segment: 6 },
         ];
         assert_eq!(
             hex::encode(frame(&entries, first).0),
@@ -449,8 +449,8 @@ mod tests {
             assert_eq!(framed(&vec![0; zeros], Behind(0)), Framed::Nothing);
         }
         // More than a frame takes goes into several.
-        let many: Vec<Entry> = (0..20_000_u32)
-            .map(|n| Entry::Put { space: 0, key: [&n.to_le_bytes()[..], &[0; 60]].concat(), place: PLACE })
+        let many: Vec<LogEntry> = (0..20_000_u32)
+            .map(|n| LogEntry::Put { space: 0, key: [&n.to_le_bytes()[..], &[0; 60]].concat(), place: PLACE })
             .collect();
         let (bytes, taken, next) = frame(&many, first);
         assert!(taken < many.len() && bytes.len() <= FRAME_HEADER_BYTES + MAX_FRAME_BYTES);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::format::{Entry, Key, Place, RECORD_ALIGNMENT, SPACES, UNIT_BITS, record_room};
+use super::format::{Key, LogEntry, Place, RECORD_ALIGNMENT, SPACES, UNIT_BITS, record_room};
 
 /// Twenty bytes, which alignment would make twenty-four.
 struct Slot {
@@ -231,19 +231,19 @@ impl Index {
     }
 
     /// Whether an entry of the log still says something.
-    pub fn is_live(&self, entry: &Entry) -> bool {
+    pub fn is_live(&self, entry: &LogEntry) -> bool {
         match entry {
-            Entry::Put { space, key, place } => self.find(Key { space: *space, bytes: key }) == Some(*place),
-            Entry::Taken { segment } | Entry::Bad { segment, .. } => self.has(*segment),
+            LogEntry::Put { space, key, place } => self.find(Key { space: *space, bytes: key }) == Some(*place),
+            LogEntry::Taken { segment } | LogEntry::Bad { segment, .. } => self.has(*segment),
             // What they took away is not written again, and what is synced is said at the end.
-            Entry::Deleted { .. } | Entry::Evicted { .. } | Entry::Synced { .. } => false,
+            LogEntry::Deleted { .. } | LogEntry::Evicted { .. } | LogEntry::Synced { .. } => false,
         }
     }
 
     /// What a log that is written anew ends with.
-    pub fn synced(&self) -> Vec<Entry> {
+    pub fn synced(&self) -> Vec<LogEntry> {
         let synced = self.segments.iter().filter(|(_, known)| known.synced > 0);
-        synced.map(|(segment, known)| Entry::Synced { segment: *segment, to: known.synced }).collect()
+        synced.map(|(segment, known)| LogEntry::Synced { segment: *segment, to: known.synced }).collect()
     }
 
     /// What is known of a segment.
@@ -252,20 +252,20 @@ impl Index {
     }
 
     /// What a log that is written anew begins with, so that no number is used twice.
-    pub fn latest(&self) -> [Entry; 2] {
-        [Entry::Taken { segment: self.latest }, Entry::Evicted { segment: self.latest }]
+    pub fn latest(&self) -> [LogEntry; 2] {
+        [LogEntry::Taken { segment: self.latest }, LogEntry::Evicted { segment: self.latest }]
     }
 
     /// Let an entry take effect.
-    pub fn apply(&mut self, entry: &Entry) {
+    pub fn apply(&mut self, entry: &LogEntry) {
         match entry {
-            Entry::Put { space, key, place } => self.put(Key { space: *space, bytes: key }, place),
-            Entry::Deleted { space, key } => self.forget(self.hash(Key { space: *space, bytes: key })),
-            Entry::Taken { segment } => {
+            LogEntry::Put { space, key, place } => self.put(Key { space: *space, bytes: key }, place),
+            LogEntry::Deleted { space, key } => self.forget(self.hash(Key { space: *space, bytes: key })),
+            LogEntry::Taken { segment } => {
                 self.segments.entry(*segment).or_default();
                 self.latest = self.latest.max(*segment);
             }
-            Entry::Evicted { segment } => {
+            LogEntry::Evicted { segment } => {
                 if self.segments.remove(segment).is_some_and(|segment| segment.total.values > 0) {
                     let spaces = &mut self.spaces;
                     self.slots.retain(|slot| {
@@ -277,12 +277,12 @@ impl Index {
                     });
                 }
             }
-            Entry::Synced { segment, to } => {
+            LogEntry::Synced { segment, to } => {
                 if let Some(segment) = self.segments.get_mut(segment) {
                     segment.synced = segment.synced.max(*to);
                 }
             }
-            Entry::Bad { segment, from } => {
+            LogEntry::Bad { segment, from } => {
                 if let Some(segment) = self.segments.get_mut(segment) {
                     segment.bad_from = Some(segment.bad_from.map_or(*from, |before| before.min(*from)));
                 }
@@ -304,7 +304,7 @@ impl Index {
         segment.synced = segment.synced.min(place.unit);
         segment.total.add(place.len);
         self.puts.values += 1;
-        self.puts.bytes += Entry::put_bytes(key.bytes.len());
+        self.puts.bytes += LogEntry::put_bytes(key.bytes.len());
         if let Some(total) = self.spaces.get_mut(usize::from(key.space)) {
             total.add(place.len);
         }
@@ -340,11 +340,11 @@ mod tests {
         Key { space: 0, bytes }
     }
 
-    fn put(key: &[u8], segment: u32, unit: u32, len: u32) -> Entry {
-        Entry::Put { space: 0, key: key.to_vec(), place: Place { segment, unit, len } }
+    fn put(key: &[u8], segment: u32, unit: u32, len: u32) -> LogEntry {
+        LogEntry::Put { space: 0, key: key.to_vec(), place: Place { segment, unit, len } }
     }
 
-    fn index(entries: &[Entry]) -> Index {
+    fn index(entries: &[LogEntry]) -> Index {
         let mut index = Index::new(7, 1000);
         entries.iter().for_each(|entry| index.apply(entry));
         index
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn the_last_entry_of_a_key_counts() {
-        let taken = |segment| Entry::Taken { segment };
+        let taken = |segment| LogEntry::Taken { segment };
         let all = index(&[taken(1), taken(2), put(b"a", 1, 0, 10), put(b"b", 1, 1, 20), put(b"a", 2, 5, 30)]);
         assert_eq!(all.find(key(b"a")), Some(Place { segment: 2, unit: 5, len: 30 }));
         assert_eq!(
@@ -366,9 +366,9 @@ mod tests {
         assert_eq!((all.next_segment(), all.total(0)), (Some(3), total(2, 50)));
 
         let mut gone = all;
-        gone.apply(&Entry::Deleted { space: 0, key: b"a".to_vec() });
+        gone.apply(&LogEntry::Deleted { space: 0, key: b"a".to_vec() });
         assert_eq!((gone.find(key(b"a")), of(&gone, 2).map(|segment| segment.total.values)), (None, Some(0)));
-        gone.apply(&Entry::Evicted { segment: 1 });
+        gone.apply(&LogEntry::Evicted { segment: 1 });
         assert_eq!((gone.find(key(b"b")), gone.len(), of(&gone, 1), gone.total(0)), (None, 0, None, total(0, 0)));
         // What a writer says of a segment that was taken from it is nothing.
         gone.apply(&put(b"late", 1, 0, 1));
@@ -377,20 +377,20 @@ mod tests {
 
     #[test]
     fn spaces_hold_keys_of_their_own() {
-        let mut index = index(&[Entry::Taken { segment: 1 }, put(b"a", 1, 0, 10)]);
+        let mut index = index(&[LogEntry::Taken { segment: 1 }, put(b"a", 1, 0, 10)]);
         let other = Key { space: 3, bytes: b"a" };
         assert_eq!(index.find(other), None);
         let place = Place { segment: 1, unit: UNIT, len: 7 };
-        index.apply(&Entry::Put { space: 3, key: b"a".to_vec(), place });
+        index.apply(&LogEntry::Put { space: 3, key: b"a".to_vec(), place });
         assert_eq!((index.find_to_use(other), index.find(other), index.total(3).bytes), (Some(place), Some(place), 7));
         assert_eq!(index.counted(1), [1, 0, 0, 1]);
-        index.apply(&Entry::Deleted { space: 0, key: b"a".to_vec() });
+        index.apply(&LogEntry::Deleted { space: 0, key: b"a".to_vec() });
         assert_eq!((index.find(key(b"a")), index.find(other)), (None, Some(place)));
     }
 
     #[test]
     fn what_is_used_is_known_until_most_of_it_is() {
-        let mut index = index(&[Entry::Taken { segment: 1 }, Entry::Taken { segment: 2 }]);
+        let mut index = index(&[LogEntry::Taken { segment: 1 }, LogEntry::Taken { segment: 2 }]);
         for n in 0..8 {
             index.apply(&put(&[n], 1 + u32::from(n) / 4, u32::from(n), 1000));
         }
@@ -406,21 +406,21 @@ mod tests {
 
     #[test]
     fn what_lies_behind_a_sync_that_failed_is_nothing() {
-        let mut index = index(&[Entry::Taken { segment: 1 }, put(b"before", 1, 3, 1), put(b"behind", 1, 4, 1)]);
-        index.apply(&Entry::Bad { segment: 1, from: 4 });
+        let mut index = index(&[LogEntry::Taken { segment: 1 }, put(b"before", 1, 3, 1), put(b"behind", 1, 4, 1)]);
+        index.apply(&LogEntry::Bad { segment: 1, from: 4 });
         assert_eq!((index.find(key(b"before")).is_some(), index.find(key(b"behind"))), (true, None));
         assert!(index.has(1) && !index.takes(1) && !index.takes(2));
-        index.apply(&Entry::Bad { segment: 1, from: 9 });
+        index.apply(&LogEntry::Bad { segment: 1, from: 9 });
         assert_eq!(index.find(key(b"behind")), None);
-        index.apply(&Entry::Bad { segment: 1, from: 0 });
+        index.apply(&LogEntry::Bad { segment: 1, from: 0 });
         assert_eq!(index.find(key(b"before")), None);
     }
 
     #[test]
     fn what_a_power_loss_may_have_taken_is_not_sure() {
         let mut index =
-            index(&[Entry::Taken { segment: 1 }, put(b"a", 1, 0, 1), put(b"b", 1, 3, 1), put(b"c", 1, 9, 1)]);
-        index.apply(&Entry::Synced { segment: 1, to: 3 });
+            index(&[LogEntry::Taken { segment: 1 }, put(b"a", 1, 0, 1), put(b"b", 1, 3, 1), put(b"c", 1, 9, 1)]);
+        index.apply(&LogEntry::Synced { segment: 1, to: 3 });
         index.followed();
         index.apply(&put(b"d", 1, 12, 1));
         let sure = |index: &Index| [&b"a"[..], b"b", b"c", b"d", b"e"].map(|bytes| index.has_for_sure(key(bytes)));
@@ -432,13 +432,13 @@ mod tests {
 
     #[test]
     fn what_is_put_late_before_what_was_synced_is_not_synced() {
-        let mut index = index(&[Entry::Taken { segment: 1 }, put(b"a", 1, 3, 1), put(b"b", 1, 9, 1)]);
+        let mut index = index(&[LogEntry::Taken { segment: 1 }, put(b"a", 1, 3, 1), put(b"b", 1, 9, 1)]);
         let synced = |index: &Index| index.segment(1).unwrap().synced;
-        index.apply(&Entry::Synced { segment: 1, to: 10 });
-        index.apply(&Entry::Synced { segment: 1, to: 4 });
+        index.apply(&LogEntry::Synced { segment: 1, to: 10 });
+        index.apply(&LogEntry::Synced { segment: 1, to: 4 });
         index.apply(&put(b"c", 1, 10, 1));
         assert_eq!(synced(&index), 10);
-        assert_eq!(index.synced(), [Entry::Synced { segment: 1, to: 10 }]);
+        assert_eq!(index.synced(), [LogEntry::Synced { segment: 1, to: 10 }]);
         index.apply(&put(b"late", 1, 5, 1));
         assert_eq!(synced(&index), 5);
     }
@@ -447,7 +447,7 @@ mod tests {
     fn ten_million_values_have_room_in_400_mb_and_a_log_makes_no_more() {
         assert_eq!(size_of::<Slot>(), 20);
         let mut index = Index::new(7, 100_000);
-        index.apply(&Entry::Taken { segment: 1 });
+        index.apply(&LogEntry::Taken { segment: 1 });
         (0..100_100_u32).for_each(|n| index.apply(&put(&n.to_le_bytes(), 1, n, 4096)));
         assert_eq!(index.len(), 100_000);
         // A power of two of buckets, seven eighths of them filled, with a byte beside each.

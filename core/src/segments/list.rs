@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::format::{Behind, Entry, Key};
+use super::format::{Behind, Key, LogEntry};
 use super::log::Cursor;
-use super::store::Store;
+use super::store::SegmentStore;
 use crate::error::Error;
 use crate::until::Until;
 
@@ -19,7 +19,7 @@ pub struct Listed {
     pub used: u64,
 }
 
-impl Store {
+impl SegmentStore {
     /// At most so many values of a space, and what leads to the next. `after`: what the page before led to. In a log that was written anew
     /// meanwhile the listing begins anew.
     pub fn list(
@@ -31,8 +31,8 @@ impl Store {
     ) -> Result<(Vec<Listed>, Option<String>), Error> {
         let from = after.map(parse).transpose()?;
         self.follow(until)?;
-        let mut keeps = |entry: &Entry| match entry {
-            Entry::Put { space: own, key, place } => {
+        let mut keeps = |entry: &LogEntry| match entry {
+            LogEntry::Put { space: own, key, place } => {
                 *own == space && self.known().index.find(Key { space, bytes: key }) == Some(*place)
             }
             _ => false,
@@ -40,7 +40,7 @@ impl Store {
         let (entries, next) = self.log.tail().page(from, most, &mut keeps, until)?;
         let mut times = HashMap::new();
         let listed = entries.into_iter().filter_map(|entry| match entry {
-            Entry::Put { key, place, .. } => {
+            LogEntry::Put { key, place, .. } => {
                 let used = *times.entry(place.segment).or_insert_with(|| self.last_used(place.segment));
                 Some(Listed { key, len: place.len, used })
             }

@@ -13,9 +13,9 @@ use kv_platform::sync::{Mutex, MutexGuard};
 use rustix::fs::{self, AtFlags, OFlags};
 use rustix::io::Errno;
 
-use super::folder::{Folder, io_error};
+use super::folder::{SegmentFolder, io_error};
 use super::format::{
-    Behind, Entry, FRAME_HEADER_BYTES, Framed, Header, LOG_HEADER_BYTES, MAX_FRAME_BYTES, frame, framed,
+    Behind, FRAME_HEADER_BYTES, Framed, Header, LOG_HEADER_BYTES, LogEntry, MAX_FRAME_BYTES, frame, framed,
 };
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;
@@ -27,13 +27,13 @@ const NEW: &str = "index.new";
 pub trait Follow {
     /// A log begins: what was known is of another one. None: there is no log.
     fn begin(&mut self, header: Option<&Header>);
-    fn apply(&mut self, entry: &Entry);
+    fn apply(&mut self, entry: &LogEntry);
     /// That was all that the log says now.
     fn followed(&mut self);
 }
 
 pub struct Log {
-    folder: Arc<Folder>,
+    folder: Arc<SegmentFolder>,
     read: Mutex<LogPosition>,
     /// The file and the length that were read, for those who only want to know whether there is more.
     seen_inode: AtomicU64,
@@ -64,7 +64,7 @@ impl Drop for Locked<'_> {
 }
 
 impl Log {
-    pub fn new(folder: Arc<Folder>) -> Self {
+    pub fn new(folder: Arc<SegmentFolder>) -> Self {
         Log {
             folder,
             read: Mutex::new(LogPosition { file: None, inode: 0, to: 0, behind: Behind::default() }),
@@ -141,7 +141,7 @@ impl Tail<'_> {
         }
         let LogPosition { file, to, behind, .. } = &mut *self.read;
         if let Some(file) = file {
-            let mut each = |entries: Vec<Entry>| {
+            let mut each = |entries: Vec<LogEntry>| {
                 by(Step::Apply(&entries));
                 until.check()
             };
@@ -184,9 +184,9 @@ impl Tail<'_> {
         &mut self,
         from: Option<Cursor>,
         most: usize,
-        keeps: &mut dyn FnMut(&Entry) -> bool,
+        keeps: &mut dyn FnMut(&LogEntry) -> bool,
         until: &Until,
-    ) -> Result<(Vec<Entry>, Option<Cursor>), Error> {
+    ) -> Result<(Vec<LogEntry>, Option<Cursor>), Error> {
         let LogPosition { file: Some(file), inode, to: end, .. } = &*self.read else { return Ok((Vec::new(), None)) };
         let inode = *inode;
         // In a log that was compacted meanwhile it begins anew.
@@ -232,7 +232,7 @@ impl Tail<'_> {
 /// What a log says, piece by piece.
 pub enum Step<'a> {
     Begin(Option<&'a Header>),
-    Apply(&'a [Entry]),
+    Apply(&'a [LogEntry]),
 }
 
 /// A place in a listing.
@@ -266,7 +266,7 @@ impl Locked<'_> {
 
     /// Append entries, and hand them on. Those of one frame take effect together; an error leaves the log as it was, or with the frames
     /// before it.
-    pub fn append(&mut self, mut entries: &[Entry], by: &mut impl Follow) -> Result<(), Error> {
+    pub fn append(&mut self, mut entries: &[LogEntry], by: &mut impl Follow) -> Result<(), Error> {
         while !entries.is_empty() {
             self.writable()?;
             let LogPosition { file: Some(file), to, behind, .. } = &mut *self.0.read else { return Err(foreign()) };
@@ -314,8 +314,8 @@ impl Locked<'_> {
     pub fn compact(
         &mut self,
         header: &Header,
-        (first, last): (&[Entry], &[Entry]),
-        keeps: impl Fn(&Entry) -> bool,
+        (first, last): (&[LogEntry], &[LogEntry]),
+        keeps: impl Fn(&LogEntry) -> bool,
     ) -> Result<(), Error> {
         let former = self.0.read.file.clone().ok_or_else(foreign)?;
         let mut bytes = [0; LOG_HEADER_BYTES];
@@ -336,15 +336,15 @@ impl Locked<'_> {
 
 /// A log that is written beside the one that is there, and then put in its place.
 struct Anew<'a> {
-    folder: &'a Folder,
+    folder: &'a SegmentFolder,
     file: File,
     at: u64,
     behind: Behind,
-    waiting: Vec<Entry>,
+    waiting: Vec<LogEntry>,
 }
 
 impl<'a> Anew<'a> {
-    fn begin(folder: &'a Folder, header: &Header) -> Result<Self, Error> {
+    fn begin(folder: &'a SegmentFolder, header: &Header) -> Result<Self, Error> {
         let file = folder.at(NEW, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC)?.ok_or_else(foreign)?;
         let header = header.bytes();
         let (_, behind) = Header::read(&header).ok_or_else(foreign)?;
@@ -359,7 +359,7 @@ impl<'a> Anew<'a> {
         Ok(())
     }
 
-    fn push(&mut self, entry: Entry) -> Result<(), Error> {
+    fn push(&mut self, entry: LogEntry) -> Result<(), Error> {
         self.waiting.push(entry);
         if self.waiting.len() < ENTRIES_AT_ONCE { Ok(()) } else { self.flush() }
     }
@@ -409,7 +409,7 @@ fn read_frames(
     file: &File,
     to: &mut u64,
     behind: &mut Behind,
-    each: &mut dyn FnMut(Vec<Entry>) -> Result<(), Error>,
+    each: &mut dyn FnMut(Vec<LogEntry>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut bytes = vec![0; READ_FIRST];
     loop {

@@ -9,7 +9,7 @@ use crate::limits::Limits;
 struct Heard {
     begun: usize,
     header: Option<Header>,
-    entries: Vec<Entry>,
+    entries: Vec<LogEntry>,
 }
 
 impl Follow for Heard {
@@ -19,7 +19,7 @@ impl Follow for Heard {
         self.entries.clear();
     }
 
-    fn apply(&mut self, entry: &Entry) {
+    fn apply(&mut self, entry: &LogEntry) {
         self.entries.push(entry.clone());
     }
 
@@ -30,7 +30,7 @@ const HEADER: Header = Header { seed: 5, segment_bytes: 1 << 20, max_bytes: 1 <<
 
 fn open(folder: &tempfile::TempDir) -> Log {
     let folder = fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-    let log = Log::new(Arc::new(Folder::new(folder, false)));
+    let log = Log::new(Arc::new(SegmentFolder::new(folder, false)));
     log.lock(&until()).unwrap().make(&HEADER).unwrap();
     log
 }
@@ -49,9 +49,9 @@ fn until() -> Until {
     Until::new(&Limits::default())
 }
 
-fn deleted(n: u32) -> Entry {
+fn deleted(n: u32) -> LogEntry {
     // No zero at its end, or a file that is cut and filled with zeros could be whole.
-    Entry::Deleted { space: 0, key: (n | 0xaa00_0000).to_le_bytes().to_vec() }
+    LogEntry::Deleted { space: 0, key: (n | 0xaa00_0000).to_le_bytes().to_vec() }
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn what_one_appends_the_other_reads_in_one_order() {
     }
     follow(&one, &mut here).unwrap();
     follow(&other, &mut there).unwrap();
-    let all: Vec<Entry> = (0..20).map(deleted).collect();
+    let all: Vec<LogEntry> = (0..20).map(deleted).collect();
     assert_eq!((&here.entries, &there.entries), (&all, &all));
     assert_eq!((here.begun, here.header), (1, Some(HEADER)));
     one.sync().unwrap();
@@ -122,12 +122,12 @@ fn who_follows_a_log_that_was_compacted_begins_anew() {
     let folder = tempfile::tempdir().unwrap();
     let (one, other) = (open(&folder), open(&folder));
     let (mut here, mut there) = (Heard::default(), Heard::default());
-    let many: Vec<Entry> = (0..30_000).map(deleted).collect();
+    let many: Vec<LogEntry> = (0..30_000).map(deleted).collect();
     lock(&one, &mut here).append(&many, &mut here).unwrap();
     follow(&other, &mut there).unwrap();
     assert_eq!(there.entries.len(), 30_000);
     let kept = many[..25_000].to_vec();
-    let keeps = |entry: &Entry| matches!(entry, Entry::Deleted { key, .. } if u32::from_le_bytes([key[0], key[1], key[2], 0]) < 25_000);
+    let keeps = |entry: &LogEntry| matches!(entry, LogEntry::Deleted { key, .. } if u32::from_le_bytes([key[0], key[1], key[2], 0]) < 25_000);
     let mut locked = lock(&one, &mut here);
     let other_seed = Header { seed: 6, ..HEADER };
     locked.compact(&other_seed, (&[], &[]), keeps).unwrap();
@@ -135,7 +135,7 @@ fn who_follows_a_log_that_was_compacted_begins_anew() {
     drop(locked);
     lock(&other, &mut there).append(&[deleted(77)], &mut there).unwrap();
     follow(&one, &mut here).unwrap();
-    let all: Vec<Entry> = kept.into_iter().chain([deleted(77)]).collect();
+    let all: Vec<LogEntry> = kept.into_iter().chain([deleted(77)]).collect();
     assert!(here.entries == all && there.entries == all);
     assert_eq!((there.begun, there.header), (2, Some(other_seed)));
 }
@@ -154,7 +154,7 @@ fn what_is_no_log_of_this_version_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/etc/passwd", folder.path().join(NAME)).unwrap();
     let open = fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-    let log = Log::new(Arc::new(Folder::new(open, false)));
+    let log = Log::new(Arc::new(SegmentFolder::new(open, false)));
     assert!(follow(&log, &mut Heard::default()).is_err());
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use kv_platform::sync::Mutex;
 use rustix::fs::{self, Mode, OFlags};
 
-use super::store::{Settings, Store};
+use super::store::{SegmentSettings, SegmentStore};
 use crate::directory::Directory;
 use crate::error::{Error, ErrorKind};
 use crate::limits::Limits;
@@ -16,30 +16,30 @@ use crate::until::Until;
 const READ_AT_ONCE: u64 = 4 << 20;
 
 /// The segment stores of a process.
-pub struct OfProcess {
+pub struct SegmentStores {
     spawn: Spawn,
     clock: Clock,
     random: Random,
-    open: Mutex<Vec<(FolderIdentity, Weak<Store>)>>,
+    open: Mutex<Vec<(FolderIdentity, Weak<SegmentStore>)>>,
 }
 
 /// Which folder it is, and whether nothing in it may be changed.
 type FolderIdentity = (fs::Dev, u64, bool);
 
-impl OfProcess {
+impl SegmentStores {
     /// None yet.
     pub fn new(spawn: Spawn, clock: Clock, random: Random) -> Self {
-        OfProcess { spawn, clock, random, open: Mutex::default() }
+        SegmentStores { spawn, clock, random, open: Mutex::default() }
     }
 
     /// The store in a directory, made if it is not there. `limits`: how long the log may be read for.
     pub fn open(
         &self,
         directory: &Directory,
-        settings: &Settings,
+        settings: &SegmentSettings,
         limits: &Limits,
         until: &Until,
-    ) -> Result<Arc<Store>, Error> {
+    ) -> Result<Arc<SegmentStore>, Error> {
         let parent = directory.try_clone().map_err(|error| super::folder::io_error(&error, "the directory"))?;
         // Its locks are its own.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -53,7 +53,7 @@ impl OfProcess {
             return Ok(store);
         }
         let store =
-            Arc::new(Store::open(root, directory.is_read_only(), settings, (&self.clock, &self.random), until)?);
+            Arc::new(SegmentStore::open(root, directory.is_read_only(), settings, (&self.clock, &self.random), until)?);
         open.push((folder, Arc::downgrade(&store)));
         drop(open);
         let (replayed, long) = (store.clone(), store.behind() > READ_AT_ONCE);
@@ -90,7 +90,7 @@ mod tests {
             job();
             true
         });
-        let process = OfProcess::new(at_once, Clock::default(), Random::default());
+        let process = SegmentStores::new(at_once, Clock::default(), Random::default());
         let directory = Directory::open_read_only(folder.path(), &Arc::default()).unwrap();
         let limits = Limits { deadline_ms: 0, ..Limits::default() };
         let store = process.open(&directory, &SETTINGS, &limits, &until()).unwrap();

@@ -12,11 +12,11 @@ use rustix::fs::{self, AtFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use super::format::{
-    Entry, Key, MAX_KEY_BYTES, Place, RECORD_ALIGNMENT, RECORD_HEADER_BYTES, SPACES, record_key, record_room,
+    Key, LogEntry, MAX_KEY_BYTES, Place, RECORD_ALIGNMENT, RECORD_HEADER_BYTES, SPACES, record_key, record_room,
 };
 use super::log::Locked;
 use super::segment::{Record, Reserved, Writing, name_of};
-use super::store::{Known, Store};
+use super::store::{Known, SegmentStore};
 use crate::directory::used;
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;
@@ -32,7 +32,7 @@ const LEFT_FRACTION: u64 = 4;
 
 /// What was evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Evicted {
+pub struct EvictedValues {
     /// Of values.
     pub bytes: u64,
     /// Values of each space.
@@ -41,7 +41,7 @@ pub struct Evicted {
     pub more: bool,
 }
 
-impl Store {
+impl SegmentStore {
     /// A place in the segment that this process fills, or in another one.
     pub(super) fn reserve(&self, room: u64, until: &Until) -> Result<Reserved, Error> {
         let segment_bytes = self.known().header.segment_bytes;
@@ -87,7 +87,7 @@ impl Store {
             }
         };
         locked.reserve(LOG_AHEAD);
-        locked.append(&[Entry::Taken { segment }], &mut *known)?;
+        locked.append(&[LogEntry::Taken { segment }], &mut *known)?;
         Ok(Arc::new(Writing::new(segment, Arc::new(file), 0)))
     }
 
@@ -174,7 +174,7 @@ impl Store {
             let message = format!("all segments are being filled, and there may be {most}: allow more bytes");
             return Err(Error::new(ErrorKind::Exhausted, message));
         };
-        locked.append(&[Entry::Evicted { segment: victim }], known)?;
+        locked.append(&[LogEntry::Evicted { segment: victim }], known)?;
         let _ = fs::unlinkat(&self.folder.root, name_of(victim), AtFlags::empty());
         Ok(())
     }
@@ -212,8 +212,8 @@ impl Store {
             let (mut locked, mut known) = self.locked(until)?;
             let key = |copy: &CopiedRecord| known.index.find(Key { space: copy.space, bytes: &copy.key });
             let still = copies.iter().filter(|copy| key(copy) == Some(copy.from));
-            let mut entries: Vec<Entry> = still.map(|copy| copy.entry.clone()).collect();
-            entries.push(Entry::Evicted { segment: victim });
+            let mut entries: Vec<LogEntry> = still.map(|copy| copy.entry.clone()).collect();
+            entries.push(LogEntry::Evicted { segment: victim });
             locked.append(&entries, &mut *known)?;
         }
         if !copies.is_empty() {
@@ -275,9 +275,9 @@ impl Store {
         unused_since: Option<u64>,
         keep_since: u64,
         until: &Until,
-    ) -> Result<Evicted, Error> {
+    ) -> Result<EvictedValues, Error> {
         self.check_writable()?;
-        let mut evicted = Evicted::default();
+        let mut evicted = EvictedValues::default();
         if bytes == 0 && unused_since.is_none() {
             return Ok(evicted);
         }
@@ -301,7 +301,7 @@ impl Store {
             evicted.bytes += total.unwrap_or_default().bytes;
             let counted = known.index.counted(victim);
             evicted.values.iter_mut().zip(counted).for_each(|(all, more)| *all += more);
-            locked.append(&[Entry::Evicted { segment: victim }], &mut *known)?;
+            locked.append(&[LogEntry::Evicted { segment: victim }], &mut *known)?;
             let _ = fs::unlinkat(&self.folder.root, name_of(victim), AtFlags::empty());
         }
         Ok(evicted)
@@ -331,7 +331,7 @@ struct CopiedRecord {
     from: Place,
     space: u8,
     key: Vec<u8>,
-    entry: Entry,
+    entry: LogEntry,
     writing: Arc<Writing>,
 }
 

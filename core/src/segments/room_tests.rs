@@ -4,13 +4,13 @@ use rustix::fs::{Timespec, Timestamps};
 
 use super::*;
 use crate::segments::index::Total;
-use crate::segments::store::Settings;
+use crate::segments::store::SegmentSettings;
 use crate::segments::store::tests::{SETTINGS, delete, exists, files, get, open, open_with, put, until, value};
 
 #[test]
 fn at_the_bound_puts_go_on_and_what_is_used_stays() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = Settings { max_bytes: Some(5 << 20), ..SETTINGS };
+    let settings = SegmentSettings { max_bytes: Some(5 << 20), ..SETTINGS };
     let [store, other] = [(), ()].map(|()| open_with(folder.path(), false, &settings).unwrap());
     put(&store, b"used", &value(60_000), false);
     for n in 0..400_u32 {
@@ -34,7 +34,7 @@ fn at_the_bound_puts_go_on_and_what_is_used_stays() {
 #[test]
 fn a_value_is_written_about_once() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = Settings { max_bytes: Some(16 << 20), ..SETTINGS };
+    let settings = SegmentSettings { max_bytes: Some(16 << 20), ..SETTINGS };
     let store = open_with(folder.path(), false, &settings).unwrap();
     let (mut state, mut stored, mut hits, mut asked) = (7_u64, 0, 0, 0);
     while stored < 100 << 20 {
@@ -61,7 +61,7 @@ fn a_value_is_written_about_once() {
 #[test]
 fn no_more_values_are_kept_than_the_bound() {
     let folder = tempfile::tempdir().unwrap();
-    let store = open_with(folder.path(), false, &Settings { max_values: Some(1000), ..SETTINGS }).unwrap();
+    let store = open_with(folder.path(), false, &SegmentSettings { max_values: Some(1000), ..SETTINGS }).unwrap();
     for n in 0..3000_u32 {
         put(&store, &n.to_le_bytes(), &[7; 3000], false);
         assert!(store.total(0).values <= 1000);
@@ -83,7 +83,7 @@ fn whole_segments_are_evicted_the_least_recently_used_first() {
     };
     (1..=5).for_each(|segment| old(segment, 100 + i64::from(segment)));
     let second = |seconds: u64| seconds * 1_000_000_000;
-    assert_eq!(store.evict(0, None, u64::MAX, &until()).unwrap(), Evicted::default());
+    assert_eq!(store.evict(0, None, u64::MAX, &until()).unwrap(), EvictedValues::default());
     assert_eq!(store.evict(u64::MAX, None, second(100), &until()).unwrap().bytes, 0, "all were used since");
     let evicted = store.evict(0, Some(second(103)), u64::MAX, &until()).unwrap();
     assert_eq!((evicted.bytes, evicted.values), (2_000_000, [20, 0, 0, 0]));
@@ -133,24 +133,24 @@ fn a_log_that_says_little_any_more_is_written_anew() {
 #[test]
 fn bounds_are_kept_with_the_store_and_are_the_openers_to_change() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = Settings { max_bytes: Some(64 << 20), ..Settings::default() };
+    let settings = SegmentSettings { max_bytes: Some(64 << 20), ..SegmentSettings::default() };
     assert_eq!(open_with(folder.path(), false, &settings).unwrap().capacity(), 64 << 20);
-    let store = open_with(folder.path(), false, &Settings::default()).unwrap();
+    let store = open_with(folder.path(), false, &SegmentSettings::default()).unwrap();
     assert_eq!((store.capacity(), store.known().header.segment_bytes), (64 << 20, 8 << 20));
-    let more = Settings { max_bytes: Some(80 << 20), ..settings };
+    let more = SegmentSettings { max_bytes: Some(80 << 20), ..settings };
     assert_eq!(open_with(folder.path(), false, &more).unwrap().capacity(), 80 << 20);
     for wrong in [
-        Settings { segment_bytes: Some(100), ..settings },
-        Settings { segment_bytes: Some(0), ..settings },
-        Settings { max_bytes: Some(100), ..settings },
-        Settings { segment_bytes: Some(32 << 20), ..settings },
+        SegmentSettings { segment_bytes: Some(100), ..settings },
+        SegmentSettings { segment_bytes: Some(0), ..settings },
+        SegmentSettings { max_bytes: Some(100), ..settings },
+        SegmentSettings { segment_bytes: Some(32 << 20), ..settings },
     ] {
         let other = tempfile::tempdir().unwrap();
         assert_eq!(open_with(other.path(), false, &wrong).err().unwrap().kind(), ErrorKind::Invalid, "{wrong:?}");
     }
     // Four fifths of what is free.
     let whole = tempfile::tempdir().unwrap();
-    let capacity = open_with(whole.path(), false, &Settings::default()).unwrap().capacity();
+    let capacity = open_with(whole.path(), false, &SegmentSettings::default()).unwrap().capacity();
     let space = fs::statvfs(whole.path()).unwrap();
     let free = space.f_bavail * space.f_frsize;
     assert!(capacity < free / 10 * 9, "{capacity} of {free}");

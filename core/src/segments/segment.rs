@@ -9,8 +9,8 @@ use kv_platform::sync::Mutex;
 use rustix::fs::{self, FlockOperation};
 use rustix::io::Errno;
 
-use super::folder::{Folder, io_error};
-use super::format::{Checking, Entry, Key, Place, RECORD_ALIGNMENT, RECORD_HEADER_BYTES, record_head};
+use super::folder::{SegmentFolder, io_error};
+use super::format::{Checking, Key, LogEntry, Place, RECORD_ALIGNMENT, RECORD_HEADER_BYTES, record_head};
 use crate::error::{Error, ErrorKind};
 use crate::payload::{Destination, Fill};
 use crate::reads::{PROBE_BYTES, fill, read_now, read_pieces};
@@ -95,8 +95,8 @@ impl<'a> Record<'a> {
         pieces.filter(|piece| !piece.is_empty()).map(IoSlice::new)
     }
 
-    pub fn entry(&self) -> Entry {
-        Entry::Put { space: self.key.space, key: self.key.bytes.to_vec(), place: self.place }
+    pub fn entry(&self) -> LogEntry {
+        LogEntry::Put { space: self.key.space, key: self.key.bytes.to_vec(), place: self.place }
     }
 }
 
@@ -104,7 +104,12 @@ impl<'a> Record<'a> {
 const MOST_PIECES: usize = 1024;
 
 /// Write pieces one behind the other.
-pub fn write_all(folder: &Folder, file: &File, mut at: u64, mut slices: &mut [IoSlice<'_>]) -> Result<(), Error> {
+pub fn write_all(
+    folder: &SegmentFolder,
+    file: &File,
+    mut at: u64,
+    mut slices: &mut [IoSlice<'_>],
+) -> Result<(), Error> {
     while !slices.is_empty() {
         let some = slices.len().min(MOST_PIECES);
         let now = slices.get(..some).unwrap_or_default();
@@ -122,7 +127,7 @@ pub fn write_all(folder: &Folder, file: &File, mut at: u64, mut slices: &mut [Io
 }
 
 /// A record on its way into memory: its header and key, and its value where it belongs.
-pub struct Filling {
+pub struct RecordFilling {
     head: Vec<u8>,
     head_filled: usize,
     pub destination: Destination,
@@ -130,11 +135,11 @@ pub struct Filling {
     checking: Checking,
 }
 
-impl Filling {
+impl RecordFilling {
     pub fn new(place: &Place, key: Key<'_>, mut destination: Destination) -> Self {
         let head = vec![0; head_bytes(key.bytes.len())];
         let left = head.len() as u64 + destination.left();
-        Filling { head, head_filled: 0, destination, left, checking: Checking::new(place, key) }
+        RecordFilling { head, head_filled: 0, destination, left, checking: Checking::new(place, key) }
     }
 
     /// Whether all of it is there, and is what was put under this key.
@@ -181,7 +186,7 @@ impl Filling {
     }
 }
 
-impl Fill for Filling {
+impl Fill for RecordFilling {
     fn rest_in_pieces(&mut self, pieces: &mut [libc::iovec]) -> usize {
         let rest = self.head.get_mut(self.head_filled..).filter(|rest| !rest.is_empty());
         let of_head = rest.map(|rest| libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() });

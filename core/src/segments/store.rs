@@ -11,11 +11,13 @@ use kv_platform::files;
 use kv_platform::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::fs::{self, AtFlags, OFlags, Timespec, Timestamps, UTIME_OMIT};
 
-use super::folder::Folder;
-use super::format::{Entry, Header, Key, MAX_KEY_BYTES, Place, RECORD_HEADER_BYTES, SPACES, makes_sense, record_room};
+use super::folder::SegmentFolder;
+use super::format::{
+    Header, Key, LogEntry, MAX_KEY_BYTES, Place, RECORD_HEADER_BYTES, SPACES, makes_sense, record_room,
+};
 use super::index::{Index, Total};
 use super::log::{Follow, Locked, Log, Step};
-use super::segment::{Filling, Record, Writing, name_of, write_all};
+use super::segment::{Record, RecordFilling, Writing, name_of, write_all};
 use crate::error::{Error, ErrorKind};
 use crate::limits::{MAX_RECORDS, USE_NOTED};
 use crate::payload::{self, Destination};
@@ -24,7 +26,7 @@ use crate::until::Until;
 
 /// What a store is opened with.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Settings {
+pub struct SegmentSettings {
     /// Bytes of a segment of a store that is made; one that is there keeps its own. None: an eighth of all, 256 MiB at most.
     pub segment_bytes: Option<u64>,
     /// What all segments may take. None: what was said when the store was made, and if nothing was, four fifths of what was free.
@@ -46,7 +48,7 @@ pub(super) const LEAST_SEGMENTS: u64 = 3;
 
 /// What became of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
+pub enum ValuePut {
     /// It was stored.
     New,
     /// There is a value under its key, which stays.
@@ -57,8 +59,8 @@ pub enum Stored {
 pub type NewValue<'a> = (Key<'a>, &'a [&'a [u8]]);
 
 /// A store in a folder, for all threads of a process.
-pub struct Store {
-    pub(super) folder: Arc<Folder>,
+pub struct SegmentStore {
+    pub(super) folder: Arc<SegmentFolder>,
     pub(super) log: Log,
     clock: Clock,
     made_with: Header,
@@ -91,13 +93,13 @@ impl Follow for Known {
         self.noted.clear();
     }
 
-    fn apply(&mut self, entry: &Entry) {
+    fn apply(&mut self, entry: &LogEntry) {
         match entry {
-            Entry::Evicted { segment } => {
+            LogEntry::Evicted { segment } => {
                 self.files.remove(segment);
                 self.noted.remove(segment);
             }
-            Entry::Taken { segment } => drop(self.noted.entry(*segment).or_default()),
+            LogEntry::Taken { segment } => drop(self.noted.entry(*segment).or_default()),
             _ => {}
         }
         self.index.apply(entry);
@@ -111,16 +113,16 @@ impl Follow for Known {
 /// Files that a store keeps open to read.
 const MAX_OPEN_FILES: usize = 256;
 
-impl Store {
-    /// The store in a folder, made if it is not there and may be. What its log says is followed by [`Store::follow`].
+impl SegmentStore {
+    /// The store in a folder, made if it is not there and may be. What its log says is followed by [`SegmentStore::follow`].
     pub fn open(
         folder: OwnedFd,
         read_only: bool,
-        settings: &Settings,
+        settings: &SegmentSettings,
         (clock, random): (&Clock, &Random),
         until: &Until,
     ) -> Result<Self, Error> {
-        let folder = Arc::new(Folder::new(folder, read_only));
+        let folder = Arc::new(SegmentFolder::new(folder, read_only));
         let mut seed = [0; 8];
         random.fill(&mut seed)?;
         let made_with = header(&folder, settings, u64::from_ne_bytes(seed))?;
@@ -144,7 +146,7 @@ impl Store {
             files: HashMap::new(),
             noted: HashMap::new(),
         };
-        Ok(Store {
+        Ok(SegmentStore {
             log,
             folder,
             clock: clock.clone(),
@@ -159,7 +161,7 @@ impl Store {
     }
 
     /// The bounds that somebody else opens it with count from now on.
-    pub(super) fn bound(&self, settings: &Settings) {
+    pub(super) fn bound(&self, settings: &SegmentSettings) {
         settings.max_bytes.into_iter().for_each(|bytes| self.max_bytes.store(bytes, Relaxed));
         settings.max_values.into_iter().for_each(|values| self.max_values.store(values, Relaxed));
     }
@@ -189,7 +191,7 @@ impl Store {
         self.log.left()
     }
 
-    /// [`Store::follow`] for a long log: others are answered meanwhile out of what is known already.
+    /// [`SegmentStore::follow`] for a long log: others are answered meanwhile out of what is known already.
     pub fn replay(&self, until: &Until) -> Result<(), Error> {
         let mut tail = self.log.tail();
         self.replaying.store(true, SeqCst);
@@ -267,7 +269,7 @@ impl Store {
         Ok(keys.iter().map(|key| self.find_sure(*key).map(|place| place.len)).collect())
     }
 
-    /// [`Store::find`] for somebody who goes by it without reading the value: one that a power loss may have taken is read first.
+    /// [`SegmentStore::find`] for somebody who goes by it without reading the value: one that a power loss may have taken is read first.
     pub(super) fn find_sure(&self, key: Key<'_>) -> Option<Place> {
         let place = self.find(key)?;
         if self.known().index.has_for_sure(key) {
@@ -317,7 +319,7 @@ impl Store {
     /// Read the value that lies at a place into `value`, which has room for it. False: it is not there any more, or is not what was put.
     pub fn read(&self, place: &Place, key: Key<'_>, value: Destination) -> Result<(bool, Destination), Error> {
         let Some(file) = self.file(place.segment)? else { return Ok((false, value)) };
-        let mut filling = Filling::new(place, key, value);
+        let mut filling = RecordFilling::new(place, key, value);
         let holds = filling.read_all(&file, place.offset())? && filling.holds(key);
         Ok((holds, filling.destination))
     }
@@ -328,11 +330,11 @@ impl Store {
         values: &[NewValue<'_>],
         replace: bool,
         until: &Until,
-    ) -> Result<Vec<Result<Stored, Error>>, Error> {
+    ) -> Result<Vec<Result<ValuePut, Error>>, Error> {
         self.check_writable()?;
         self.follow(until)?;
         self.keep_to_values(values.len(), until)?;
-        let mut outcomes: Vec<Result<Stored, Error>> = values.iter().map(|_| Ok(Stored::Existed)).collect();
+        let mut outcomes: Vec<Result<ValuePut, Error>> = values.iter().map(|_| Ok(ValuePut::Existed)).collect();
         let mut records = Vec::new();
         let mut here: HashSet<Key<'_>> = HashSet::new();
         let mut tried = 0;
@@ -364,9 +366,9 @@ impl Store {
             *self.writing() = None;
             return Err(given_up());
         }
-        let entries: Vec<Entry> = records.iter().map(|(record, _)| record.entry()).collect();
+        let entries: Vec<LogEntry> = records.iter().map(|(record, _)| record.entry()).collect();
         locked.append(&entries, &mut *known)?;
-        records.iter_mut().for_each(|(_, outcome)| **outcome = Ok(Stored::New));
+        records.iter_mut().for_each(|(_, outcome)| **outcome = Ok(ValuePut::New));
         drop(records);
         outcomes.truncate(tried);
         Ok(outcomes)
@@ -396,7 +398,7 @@ impl Store {
     }
 
     /// Write records, those that lie one behind the other at once.
-    fn write(&self, records: &mut [(Record<'_>, &mut Result<Stored, Error>)]) {
+    fn write(&self, records: &mut [(Record<'_>, &mut Result<ValuePut, Error>)]) {
         let follows = |one: &(Record<'_>, _), next: &(Record<'_>, _)| {
             let (one, next) = (&one.0, &next.0);
             one.place.segment == next.place.segment && one.end() == next.place.offset()
@@ -426,8 +428,8 @@ impl Store {
         {
             let (mut locked, mut known) = self.locked(until)?;
             let there = keys.iter().filter(|key| known.index.find(**key).is_some());
-            let gone = |key: &Key<'_>| Entry::Deleted { space: key.space, key: key.bytes.to_vec() };
-            let entries: Vec<Entry> = there.map(gone).collect();
+            let gone = |key: &Key<'_>| LogEntry::Deleted { space: key.space, key: key.bytes.to_vec() };
+            let entries: Vec<LogEntry> = there.map(gone).collect();
             locked.append(&entries, &mut *known)?;
         }
         // Also of what somebody else removed.
@@ -461,7 +463,7 @@ fn longest(segment_bytes: u64) -> u64 {
 }
 
 /// What a store is made with.
-fn header(folder: &Folder, settings: &Settings, seed: u64) -> Result<Header, Error> {
+fn header(folder: &SegmentFolder, settings: &SegmentSettings, seed: u64) -> Result<Header, Error> {
     let space = fs::fstatvfs(&folder.root).map_err(|errno| Error::from(errno).context("the space of the disk"))?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     let max_bytes = settings.max_bytes.unwrap_or(free / 5 * 4);

@@ -9,16 +9,20 @@ use super::*;
 use crate::limits::Limits;
 use crate::payload::{Destination, Filling};
 
-pub(in crate::segments) const SETTINGS: Settings =
-    Settings { segment_bytes: Some(1 << 20), max_bytes: Some(1000 << 20), max_values: Some(100_000) };
+pub(in crate::segments) const SETTINGS: SegmentSettings =
+    SegmentSettings { segment_bytes: Some(1 << 20), max_bytes: Some(1000 << 20), max_values: Some(100_000) };
 
-pub(in crate::segments) fn open_with(folder: &Path, read_only: bool, settings: &Settings) -> Result<Store, Error> {
+pub(in crate::segments) fn open_with(
+    folder: &Path,
+    read_only: bool,
+    settings: &SegmentSettings,
+) -> Result<SegmentStore, Error> {
     let folder = fs::open(folder, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-    let store = Store::open(folder, read_only, settings, (&Clock::default(), &Random::default()), &until())?;
+    let store = SegmentStore::open(folder, read_only, settings, (&Clock::default(), &Random::default()), &until())?;
     store.follow(&until()).map(|()| store)
 }
 
-pub(in crate::segments) fn open(folder: &tempfile::TempDir) -> Store {
+pub(in crate::segments) fn open(folder: &tempfile::TempDir) -> SegmentStore {
     open_with(folder.path(), false, &SETTINGS).unwrap()
 }
 
@@ -35,7 +39,7 @@ pub(in crate::segments) fn key(bytes: &[u8]) -> Key<'_> {
 }
 
 /// The value of a key, as a host gets it.
-fn get_of(store: &Store, key: Key<'_>) -> Result<Option<Vec<u8>>, Error> {
+fn get_of(store: &SegmentStore, key: Key<'_>) -> Result<Option<Vec<u8>>, Error> {
     store.follow(&until())?;
     let mut tried = None;
     while let Some(place) = store.find(key).filter(|place| tried != Some(*place)) {
@@ -49,19 +53,19 @@ fn get_of(store: &Store, key: Key<'_>) -> Result<Option<Vec<u8>>, Error> {
     Ok(None)
 }
 
-pub(in crate::segments) fn get(store: &Store, bytes: &[u8]) -> Option<Vec<u8>> {
+pub(in crate::segments) fn get(store: &SegmentStore, bytes: &[u8]) -> Option<Vec<u8>> {
     get_of(store, key(bytes)).unwrap()
 }
 
-pub(in crate::segments) fn put(store: &Store, bytes: &[u8], value: &[u8], replace: bool) -> Stored {
+pub(in crate::segments) fn put(store: &SegmentStore, bytes: &[u8], value: &[u8], replace: bool) -> ValuePut {
     store.put(&[(key(bytes), &[value])], replace, &until()).unwrap().pop().unwrap().unwrap()
 }
 
-pub(in crate::segments) fn exists(store: &Store, keys: &[&[u8]]) -> Vec<Option<u32>> {
+pub(in crate::segments) fn exists(store: &SegmentStore, keys: &[&[u8]]) -> Vec<Option<u32>> {
     store.exists(&keys.iter().map(|bytes| key(bytes)).collect::<Vec<_>>(), &until()).unwrap()
 }
 
-pub(in crate::segments) fn delete(store: &Store, keys: &[&[u8]]) {
+pub(in crate::segments) fn delete(store: &SegmentStore, keys: &[&[u8]]) {
     store.delete(&keys.iter().map(|bytes| key(bytes)).collect::<Vec<_>>(), false, &until()).unwrap();
 }
 
@@ -77,10 +81,11 @@ fn what_one_stores_all_find_and_nobody_stores_it_twice() {
     for n in 0..200_u32 {
         let (bytes, value) = (n.to_le_bytes(), value(n * 997));
         let (half, rest) = value.split_at(value.len() / 2);
-        let put =
-            |store: &Store| store.put(&[(key(&bytes), &[half, rest])], false, &until()).unwrap().remove(0).unwrap();
-        assert_eq!(put(&stores[n as usize % 2]), Stored::New);
-        assert_eq!(put(&stores[(n as usize + 1) % 2]), Stored::Existed);
+        let put = |store: &SegmentStore| {
+            store.put(&[(key(&bytes), &[half, rest])], false, &until()).unwrap().remove(0).unwrap()
+        };
+        assert_eq!(put(&stores[n as usize % 2]), ValuePut::New);
+        assert_eq!(put(&stores[(n as usize + 1) % 2]), ValuePut::Existed);
     }
     let third = open(&folder);
     for store in stores.iter().chain([&third]) {
@@ -106,17 +111,17 @@ fn a_batch_has_an_outcome_for_each_value() {
     let (too_long, twice, of_nobody) = ([&long[..]], [&b"again"[..]], Key { space: 4, bytes: b"k" });
     batch.extend([(key(b"long"), &too_long[..]), (key(b""), &twice), (of_nobody, &twice), (key(&keys[5]), &twice)]);
     let outcomes = store.put(&batch, false, &until()).unwrap();
-    assert!(outcomes[..100].iter().all(|outcome| matches!(outcome, Ok(Stored::New))));
+    assert!(outcomes[..100].iter().all(|outcome| matches!(outcome, Ok(ValuePut::New))));
     for refused in &outcomes[100..103] {
         assert_eq!(refused.as_ref().unwrap_err().kind(), ErrorKind::Invalid);
     }
-    assert!(matches!(outcomes[103], Ok(Stored::Existed)));
+    assert!(matches!(outcomes[103], Ok(ValuePut::Existed)));
     for (bytes, value) in keys.iter().zip(&values) {
         assert_eq!(get(&open(&folder), bytes).as_deref(), Some(&value[..]));
     }
     let most = &long[..store.max_value_bytes() as usize];
-    assert_eq!(put(&store, &[7; 255], most, false), Stored::New);
-    assert_eq!(put(&store, b"empty", b"", false), Stored::New);
+    assert_eq!(put(&store, &[7; 255], most, false), ValuePut::New);
+    assert_eq!(put(&store, b"empty", b"", false), ValuePut::New);
     assert_eq!((get(&store, &[7; 255]).as_deref(), get(&store, b"empty").as_deref()), (Some(most), Some(&b""[..])));
 }
 
@@ -133,7 +138,7 @@ fn deletes_and_replacements_are_seen_by_others() {
         (vec![Some(6), None], vec![Some(6), None])
     );
     assert_eq!(get(&one, b"a").as_deref(), Some(&b"second"[..]));
-    assert_eq!(put(&other, b"b", b"new", false), Stored::New);
+    assert_eq!(put(&other, b"b", b"new", false), ValuePut::New);
     assert_eq!(get(&one, b"b").as_deref(), Some(&b"new"[..]));
 }
 
@@ -173,7 +178,7 @@ fn what_a_failed_sync_may_have_lost_is_gone_for_all() {
     // Who was about to write there is told, and goes elsewhere the next time.
     *one.writing() = Some(own);
     assert!(one.put(&[(key(b"after"), &[b"z"])], false, &until()).is_err());
-    assert_eq!(put(&one, b"after", b"z", false), Stored::New);
+    assert_eq!(put(&one, b"after", b"z", false), ValuePut::New);
     assert!(one.commit(&[key(b"after")], None, &until()).unwrap().is_empty());
     assert_eq!(get(&other, b"after").as_deref(), Some(&b"z"[..]));
 }
@@ -218,12 +223,12 @@ fn what_a_power_loss_has_left_without_its_record_is_put_again() {
     assert_eq!(exists(&open(&folder), &[b"a"]), [None]);
     assert_eq!(open(&folder).commit(&[key(b"a")], None, &until()).unwrap(), [key(b"a")]);
     let store = open(&folder);
-    assert_eq!(put(&store, b"a", b"first", false), Stored::New);
+    assert_eq!(put(&store, b"a", b"first", false), ValuePut::New);
     assert_eq!(
         (get(&store, b"a").as_deref(), put(&store, b"a", b"first", false)),
-        (Some(&b"first"[..]), Stored::Existed)
+        (Some(&b"first"[..]), ValuePut::Existed)
     );
-    assert_eq!(put(&open(&folder), b"a", b"first", false), Stored::Existed);
+    assert_eq!(put(&open(&folder), b"a", b"first", false), ValuePut::Existed);
 }
 
 #[test]
@@ -292,7 +297,7 @@ fn a_store_whose_files_somebody_removed_begins_anew() {
     assert_eq!((get(&one, b"a"), exists(&other, &[b"a", b"b"])), (None, vec![None, None]));
     // The first meets it.
     let again = (0..2).map(|_| one.put(&[(key(b"a"), &[b"y"])], false, &until())).find_map(Result::ok);
-    assert!(matches!(again.unwrap()[..], [Ok(Stored::New)]));
+    assert!(matches!(again.unwrap()[..], [Ok(ValuePut::New)]));
     assert_eq!(get(&other, b"a").as_deref(), Some(&b"y"[..]));
     let path = folder.path().to_owned();
     drop(folder);
@@ -318,7 +323,7 @@ fn threads_and_handles_at_once_store_each_value_once() {
     let new: usize = std::thread::scope(|scope| {
         let work = |store| {
             scope.spawn(move || {
-                (0..300_u32).filter(|n| put(store, &n.to_le_bytes(), &value(n * 31), false) == Stored::New).count()
+                (0..300_u32).filter(|n| put(store, &n.to_le_bytes(), &value(n * 31), false) == ValuePut::New).count()
             })
         };
         let threads: Vec<_> = stores.iter().cycle().take(6).map(work).collect();
@@ -333,7 +338,7 @@ fn a_long_log_is_read_while_others_are_answered() {
     let folder = tempfile::tempdir().unwrap();
     put(&open(&folder), b"a", b"x", false);
     let root = fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-    let store = Store::open(root, false, &SETTINGS, (&Clock::default(), &Random::default()), &until()).unwrap();
+    let store = SegmentStore::open(root, false, &SETTINGS, (&Clock::default(), &Random::default()), &until()).unwrap();
     assert!(store.behind() > 0);
     let tail = store.log.tail();
     store.replaying.store(true, SeqCst);

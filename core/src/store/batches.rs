@@ -1,7 +1,7 @@
 //! Whole batches over calls that may answer less: a backend may answer only the first items of a batch, and a batch may be
 //! too large for one call. Here each item gets its outcome; large batches are cut and run side by side.
 
-use crate::backend::{Backend, Changes, ChunkHash, Got, NewChunk, Presence, Put, Remembering, Target};
+use crate::backend::{Backend, Changes, ChunkHash, ChunkToPut, Got, Presence, Put, Remembering, Target};
 use crate::envelope::stored_key;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
@@ -24,7 +24,7 @@ pub(super) struct Batches<'a> {
 }
 
 /// A chunk to put, and which of the call's it is.
-type Numbered<'a> = (usize, &'a NewChunk<'a>);
+type Numbered<'a> = (usize, &'a ChunkToPut<'a>);
 
 /// What became of a batch.
 pub(super) struct BatchOutcomes<T> {
@@ -77,7 +77,7 @@ impl Batches<'_> {
     }
 
     /// Store what the backend does not have, side by side where it allows that. `replace`: store also what it has.
-    pub(super) fn put_all(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> BatchOutcomes<Put> {
+    pub(super) fn put_all(&self, chunks: &[ChunkToPut<'_>], replace: bool, until: &Until) -> BatchOutcomes<Put> {
         let mut outcomes = BatchOutcomes::unknown(chunks.len());
         let (damaged, mut missing): (Vec<_>, Vec<_>) = {
             let known = self.backend.known();
@@ -146,7 +146,7 @@ impl Batches<'_> {
         let mut singly = 0_usize;
         while !rest.is_empty() {
             let count = if singly > 0 { 1 } else { one_batch(rest, self.items, self.bytes) };
-            let batch: Vec<NewChunk<'_>> = rest.iter().take(count).map(|(_, chunk)| **chunk).collect();
+            let batch: Vec<ChunkToPut<'_>> = rest.iter().take(count).map(|(_, chunk)| **chunk).collect();
             let answers = match self.backend.put(&batch, replace, until) {
                 Err(error) if error.kind() == ErrorKind::Component && batch.len() > 1 => {
                     singly = batch.len();
@@ -338,7 +338,7 @@ mod tests {
         Batches { backend, changes: &CHANGES, items: 4, bytes: 25, asks_first: false, helpers: None }
     }
 
-    fn chunks(count: usize) -> Vec<NewChunk<'static>> {
+    fn chunks(count: usize) -> Vec<ChunkToPut<'static>> {
         hashes(count).into_iter().map(|hash| (hash, Bytes::Borrowed(DATA))).collect()
     }
 

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use super::{Setup, Store};
 use crate::backend::fake::Fake;
 use crate::backend::{
-    Answers, Backend, ChunkHash, Committed, Got, Layer, NewChunk, Opening, Presence, Put, Target, Wrap,
+    Answers, Backend, BackendLayer, ChunkHash, ChunkToPut, Committed, Got, Opening, Presence, Put, Target, Wrap,
 };
 use crate::bundle::{self, Loaded, Part};
 use crate::descriptor::{Descriptor, Field};
@@ -54,7 +54,7 @@ impl Harming {
 
 struct HarmingLayer(Arc<Fake>, Harmed);
 
-impl Layer for HarmingLayer {
+impl BackendLayer for HarmingLayer {
     fn open(&self, _: &Opening<'_>) -> Result<Option<Wrap>, Error> {
         let layer = Harming(self.0.clone(), self.1.clone());
         Ok(Some(Box::new(|_| Arc::new(layer))))
@@ -66,7 +66,7 @@ impl Backend for Harming {
         self.call().exists(hashes, until)
     }
 
-    fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
+    fn put(&self, chunks: &[ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put> {
         self.call().put(chunks, replace, until)
     }
 
@@ -108,7 +108,7 @@ impl BundleStore {
         let properties = Properties { write_through, wants_fresh: true, ..Properties::default() };
         let fakes = Arc::new(Fakes::of(Features { properties, ..Features::default() }));
         let (backend, harmed) = (fakes.store(URI), Harmed::default());
-        let layers: Vec<Arc<dyn Layer>> = vec![Arc::new(HarmingLayer(backend.clone(), harmed.clone()))];
+        let layers: Vec<Arc<dyn BackendLayer>> = vec![Arc::new(HarmingLayer(backend.clone(), harmed.clone()))];
         // No breaker: what the faults come to is not the backend's health.
         let setup = Setup { layers, ..fakes.setup("[backend.fake]\nlayout1 = \"off\"\nlimits.breaker_failures = 0\n") };
         BundleStore { backend, harmed, setup }

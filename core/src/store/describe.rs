@@ -3,10 +3,6 @@
 //! It holds from the first use of a handle on, and does not change: values that were put under one descriptor and read under another would
 //! be another's.
 
-use std::collections::HashSet;
-
-use kv_platform::sync::Mutex;
-
 use super::open_store::OpenStore;
 use super::{Opened, Store};
 use crate::counters::{Event, Unanswered};
@@ -14,15 +10,6 @@ use crate::descriptor::{Described, Descriptor, DescriptorDigest};
 use crate::error::{Error, ErrorKind};
 use crate::limits::DESCRIPTORS;
 use crate::log::{self, Level};
-
-/// What the operator says of the values of a store.
-pub(super) struct SaidByOperator {
-    pub descriptor: Descriptor,
-    /// Who leaves a field unset is refused.
-    pub required: bool,
-    /// Of which descriptors one line was logged.
-    pub told: Mutex<HashSet<Option<DescriptorDigest>>>,
-}
 
 /// What is said of the values of one handle.
 pub(super) struct HandleDescription {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::tests::Standing;
-use super::{BatchOptions, NewChunk, Parts, Presence, Process, Put, Setup, Store};
+use super::{BatchOptions, NewChunk, Presence, Process, ProcessParts, Put, Setup, Store};
 use crate::backend::fake::Fake;
 use crate::descriptor::{Descriptor, Field};
 use crate::error::{Error, ErrorKind};
@@ -32,7 +32,7 @@ struct DescribedStore {
 impl DescribedStore {
     fn new(write_through: bool, config: &str) -> Self {
         let time = Arc::new(Standing(Mutex::default(), Instant::now()));
-        let process = Process::new(Parts { clock: Clock::of(time.clone()), ..Parts::default() });
+        let process = Process::new(ProcessParts { clock: Clock::of(time.clone()), ..ProcessParts::default() });
         let properties = Properties { write_through, cheap_repeat: write_through, ..Properties::default() };
         let fakes = Arc::new(Fakes::of(Features { properties, ..Features::default() }));
         let setup = Setup { process: process.clone(), ..fakes.setup(config) };
@@ -52,7 +52,7 @@ impl DescribedStore {
 
     /// Another process on the same backend, which knows nothing of what this one has seen.
     fn elsewhere(&self) -> Self {
-        let process = Process::new(Parts { clock: Clock::of(self.time.clone()), ..Parts::default() });
+        let process = Process::new(ProcessParts { clock: Clock::of(self.time.clone()), ..ProcessParts::default() });
         let setup = Setup { process: process.clone(), ..self.setup.clone() };
         DescribedStore { backend: self.backend.clone(), process, time: self.time.clone(), setup }
     }

@@ -8,7 +8,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::seal::seal;
 use super::tests::Standing;
-use super::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Parts, Presence, Process, Put, SaveOutcome, Setup, Store};
+use super::{
+    BatchOptions, Fetch, Fetched, Memory, NewChunk, Presence, Process, ProcessParts, Put, SaveOutcome, Setup, Store,
+};
 use crate::backend::ChunkHash;
 use crate::backend::fake::Fake;
 use crate::error::ErrorKind;
@@ -38,7 +40,7 @@ impl Tested {
     /// On a storage system with these properties, beside those that all tests here need.
     fn with(properties: Properties, config: &str) -> Self {
         let time = Arc::new(Standing(Mutex::default(), Instant::now()));
-        let process = Process::new(Parts { clock: Clock::of(time.clone()), ..Parts::default() });
+        let process = Process::new(ProcessParts { clock: Clock::of(time.clone()), ..ProcessParts::default() });
         let properties = Properties { write_through: true, cheap_repeat: true, ..properties };
         let features = Features { properties, max_value_bytes: Some(5000), ..Features::default() };
         let fakes = Arc::new(Fakes::of(features));

@@ -5,34 +5,13 @@
 //! long as nothing is known of keys of 8 bytes, such a chunk may be in either.
 
 use super::batch::BatchOptions;
+use super::lookup::Lookup;
 use super::open_store::OpenStore;
 use super::verify::KeyScheme;
 use crate::backend::{ChunkHash, Layout};
 use crate::descriptor::Described;
 use crate::envelope::TAIL_BYTES;
 use crate::error::Error;
-
-/// Where a chunk is looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lookup {
-    pub first: Layout,
-    /// Where it is looked for if it is not there.
-    pub then: Option<Layout>,
-}
-
-impl Lookup {
-    const PLAIN: Lookup = Lookup { first: Layout::Plain, then: None };
-    const PLAIN_FIRST: Lookup = Lookup { first: Layout::Plain, then: Some(Layout::Enveloped) };
-
-    fn enveloped(then_plain: bool) -> Self {
-        Lookup { first: Layout::Enveloped, then: then_plain.then_some(Layout::Plain) }
-    }
-
-    /// Where it is looked for in a turn, of two.
-    pub fn layout(self, turn: usize) -> Option<Layout> {
-        if turn == 0 { Some(self.first) } else { self.then }
-    }
-}
 
 impl OpenStore {
     /// Whether what is not there in layout 2 is asked for in layout 1.

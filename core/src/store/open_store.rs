@@ -1,5 +1,6 @@
 //! What all handles on one URI share, and single calls of the backend. Whole batches are `batches`.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -9,18 +10,17 @@ use kv_platform::sync::{Mutex, MutexGuard};
 
 use super::StoreInfo;
 use super::batches::Batches;
-use super::damage::{Damage, Suspects};
-use super::describe::SaidByOperator;
 use super::followed::Successors;
-use super::layouts::Lookup;
+use super::lookup::Lookup;
 use super::process::Process;
 use super::spare::Spare;
+use super::suspects::{Damage, Suspects};
 use super::upkeep::BoundedStore;
 use super::verify::Verifier;
 use crate::backend::{Backend, Bytes, Changes, ChunkHash, Committed, Got, KnownChunks, Put, Remembering, Removed};
 use crate::breaker::Breaker;
 use crate::counters::{Answer, Counters, Event, Unanswered};
-use crate::descriptor::Described;
+use crate::descriptor::{Described, Descriptor, DescriptorDigest};
 use crate::envelope::{Enveloped, RecentNames, TAIL_BYTES, stored_key};
 use crate::error::{Error, contract_violation};
 use crate::limits;
@@ -89,6 +89,15 @@ pub struct OpenStore {
     pub kept: OnceLock<Arc<BoundedStore>>,
     pub tenant: Option<String>,
     pub quota: Quota,
+}
+
+/// What the operator says of the values of a store.
+pub(super) struct SaidByOperator {
+    pub descriptor: Descriptor,
+    /// Who leaves a field unset is refused.
+    pub required: bool,
+    /// Of which descriptors one line was logged.
+    pub told: Mutex<HashSet<Option<DescriptorDigest>>>,
 }
 
 /// What became of one chunk that was asked for.

@@ -2,7 +2,7 @@
 //! a circle, brings nothing for long, or takes more calls than any store needs.
 
 use super::Store;
-use super::maintenance::{ChunkEntry, Evicted, Eviction, ManifestEntry, Page};
+use super::contents::{ChunkEntry, Evicted, Eviction, ManifestEntry, Page};
 use crate::error::{Error, ErrorKind, contract_violation};
 use crate::limits::{MAX_EMPTY_EVICTIONS, MAX_EMPTY_PAGES, MAX_EVICTION_CALLS, MAX_PAGES};
 

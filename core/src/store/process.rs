@@ -31,14 +31,14 @@ pub struct Process {
     /// What each has used of its quotas.
     pub(super) metered: Metered,
     /// What happened.
-    pub counters: counters::OfProcess,
+    pub counters: counters::ProcessCounters,
     /// The config files that it has read.
     pub configs: ConfigCache,
     /// What its open directories share.
     pub directories: Arc<directory::Shared>,
     /// Its segment stores.
-    pub segments: Arc<segments::OfProcess>,
-    pub(super) near: near::OfProcess,
+    pub segments: Arc<segments::SegmentStores>,
+    pub(super) near: near::NearLevels,
     /// Bytes of memory that are kept for chunks to come.
     pub(super) spare: Arc<AtomicUsize>,
     pub(super) stores: Arc<OpenStores>,
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Process {
 }
 
 /// What a process is made with. The default is the machine's.
-pub struct Parts {
+pub struct ProcessParts {
     /// What time it is.
     pub clock: Clock,
     /// Starts its threads.
@@ -65,9 +65,9 @@ pub struct Parts {
     pub forks: fn() -> u64,
 }
 
-impl Default for Parts {
+impl Default for ProcessParts {
     fn default() -> Self {
-        Parts { clock: Clock::default(), spawn: Spawn::default(), random: Random::default(), forks: generation }
+        ProcessParts { clock: Clock::default(), spawn: Spawn::default(), random: Random::default(), forks: generation }
     }
 }
 
@@ -75,13 +75,14 @@ impl Process {
     /// The process that this is, made at its first use, and anew in a child that was forked off.
     pub fn current() -> Arc<Self> {
         static CURRENT: PerProcess<Arc<Process>> = PerProcess::new();
-        let Ok(current) = CURRENT.get_or_make(|| Ok::<_, std::convert::Infallible>(Process::new(Parts::default())));
+        let Ok(current) =
+            CURRENT.get_or_make(|| Ok::<_, std::convert::Infallible>(Process::new(ProcessParts::default())));
         current.clone()
     }
 
     /// A process of its own, with nothing open.
-    pub fn new(parts: Parts) -> Arc<Self> {
-        let Parts { clock, spawn, random, forks } = parts;
+    pub fn new(parts: ProcessParts) -> Arc<Self> {
+        let ProcessParts { clock, spawn, random, forks } = parts;
         let threads = Threads::new(&clock, &spawn);
         let budgets = Arc::new(Budgets::default());
         let readers = Readers::new(&clock, &spawn, &threads.helpers);
@@ -89,13 +90,13 @@ impl Process {
         let directories = Arc::new(directory::Shared::new(clock.clone(), random.clone(), helpers, readers));
         let stores = OpenStores::new(budgets.most_idle_bytes(), clock.clone(), threads.helpers.clone());
         Arc::new(Process {
-            near: near::OfProcess::new(clock.clone(), threads.near.clone(), directories.clone()),
-            segments: Arc::new(segments::OfProcess::new(spawn.clone(), clock.clone(), random.clone())),
+            near: near::NearLevels::new(clock.clone(), threads.near.clone(), directories.clone()),
+            segments: Arc::new(segments::SegmentStores::new(spawn.clone(), clock.clone(), random.clone())),
             upkeep: Arc::new(Evictor::new(clock.clone(), spawn.clone())),
             configs: ConfigCache::new(clock.clone()),
             stores: Arc::new(stores),
             directories,
-            counters: counters::OfProcess::default(),
+            counters: counters::ProcessCounters::default(),
             owners: Owners::default(),
             metered: Metered::default(),
             spare: Arc::default(),
@@ -182,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_process_of_its_own_shares_nothing_with_another() {
-        let (own, other) = (Process::new(Parts::default()), Process::new(Parts::default()));
+        let (own, other) = (Process::new(ProcessParts::default()), Process::new(ProcessParts::default()));
         own.counters.of("a", None).count(crate::counters::Event::Hits);
         assert_eq!((own.metrics().series.len(), other.metrics().series.len()), (1, 0));
     }

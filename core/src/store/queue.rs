@@ -21,7 +21,7 @@ use crate::threads::Lent;
 use crate::until::Until;
 
 /// What a queue is of: an opened store, or a test's fake.
-pub trait Served: Send + Sync + 'static {
+pub trait QueueOwner: Send + Sync + 'static {
     /// Refuse what was opened in another process than this one.
     fn check_process(&self) -> Result<(), Error>;
 
@@ -32,7 +32,7 @@ pub trait Served: Send + Sync + 'static {
     fn limits(&self) -> &Limits;
 }
 
-impl Served for Opened {
+impl QueueOwner for Opened {
     fn check_process(&self) -> Result<(), Error> {
         self.shared.check_process()
     }
@@ -48,7 +48,7 @@ impl Served for Opened {
 }
 
 /// What a queue carries out.
-pub trait Job<S = Opened>: Send + 'static {
+pub trait QueueTask<S = Opened>: Send + 'static {
     /// Carry it out. Until it returns, what the job refers to is in use.
     fn run(&mut self, store: &S, until: &Until) -> Result<(), Error>;
 
@@ -65,7 +65,7 @@ pub struct Completion<J> {
 }
 
 /// A queue of one store, which it keeps open.
-pub struct Queue<J: Job<S>, S: Served = Opened>(std::mem::ManuallyDrop<Arc<SharedQueue<J, S>>>);
+pub struct Queue<J: QueueTask<S>, S: QueueOwner = Opened>(std::mem::ManuallyDrop<Arc<SharedQueue<J, S>>>);
 
 struct SharedQueue<J, S> {
     opened: Arc<S>,
@@ -99,7 +99,7 @@ impl<J> QueueState<J> {
     }
 }
 
-impl<J: Job> Queue<J> {
+impl<J: QueueTask> Queue<J> {
     /// A queue for at most `depth` requests, 1 to [`limits::MAX_QUEUE_DEPTH`].
     pub fn open(store: &Store, depth: usize) -> Result<Self, Error> {
         store.usable()?;
@@ -107,7 +107,7 @@ impl<J: Job> Queue<J> {
     }
 }
 
-impl<S: Served, J: Job<S>> Queue<J, S> {
+impl<S: QueueOwner, J: QueueTask<S>> Queue<J, S> {
     fn of(opened: Arc<S>, depth: usize) -> Result<Self, Error> {
         if depth == 0 || depth > limits::MAX_QUEUE_DEPTH {
             let most = limits::MAX_QUEUE_DEPTH;
@@ -180,7 +180,7 @@ impl<S: Served, J: Job<S>> Queue<J, S> {
     }
 }
 
-impl<S: Served, J: Job<S>> SharedQueue<J, S> {
+impl<S: QueueOwner, J: QueueTask<S>> SharedQueue<J, S> {
     /// Ask for a turn on a thread, which carries out one request.
     fn take_turn(self: &Arc<Self>) {
         let inner = self.clone();
@@ -256,7 +256,7 @@ impl<S: Served, J: Job<S>> SharedQueue<J, S> {
 
 /// Cancels what is left and waits until nothing runs. In a child that was forked off nothing is freed: a thread of the
 /// parent may hold the lock for ever.
-impl<S: Served, J: Job<S>> Drop for Queue<J, S> {
+impl<S: QueueOwner, J: QueueTask<S>> Drop for Queue<J, S> {
     fn drop(&mut self) {
         if self.usable().is_err() {
             return;

@@ -20,7 +20,7 @@ struct FakeOpened {
     too_late: AtomicUsize,
 }
 
-impl Served for FakeOpened {
+impl QueueOwner for FakeOpened {
     fn check_process(&self) -> Result<(), Error> {
         Ok(())
     }
@@ -42,7 +42,7 @@ struct FillJob {
     given_up: Option<ErrorKind>,
 }
 
-impl Job<FakeOpened> for FillJob {
+impl QueueTask<FakeOpened> for FillJob {
     fn run(&mut self, store: &FakeOpened, until: &Until) -> Result<(), Error> {
         for byte in &mut self.memory {
             until.check()?;

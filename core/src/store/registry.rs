@@ -10,16 +10,15 @@ use std::time::Duration;
 use kv_platform::sync::Mutex;
 
 use super::bound::{self, Bound};
-use super::damage::Suspects;
-use super::describe::SaidByOperator;
 use super::followed::Successors;
-use super::open_store::OpenStore;
+use super::open_store::{OpenStore, SaidByOperator};
 use super::places::{OpenTurn, SharedStore, StoreSlot, StoreTable};
 use super::process::Process;
 use super::spare::Spare;
-use super::upkeep;
+use super::suspects::Suspects;
+use super::upkeep::{self, MaintainedStore};
 use super::verify::Verifier;
-use crate::backend::{Backend, Holding, Layer, Opening, Remembering, WithBreaker, Wrap, check_fault};
+use crate::backend::{Backend, BackendLayer, Holding, Opening, Remembering, WithBreaker, Wrap, check_fault};
 use crate::breaker::Breaker;
 use crate::budget::{Budgets, Owner, Shares};
 use crate::config::{self, Config, Direct, FaultTable, Layout1, Settings};
@@ -31,11 +30,11 @@ use crate::error::{Error, ErrorKind, contract_violation};
 use crate::limits::{self, Limits};
 use crate::log::{self, Level};
 use crate::near::{NearLayer, Scope};
-use crate::policy::{Folder, FolderAccess, Grants, Guarded, Served, Target};
+use crate::policy::{Folder, FolderAccess, Grants, Guarded, OpenTarget, Served};
 use crate::process::Clock;
 use crate::quota::{Meters, Quota};
-use crate::sandbox::{Component, Components, Features, Found, Reach};
-use crate::segments::OfProcess;
+use crate::sandbox::{Component, Components, Features, FoundComponent, Reach};
+use crate::segments::SegmentStores;
 use crate::threads::Whose;
 use crate::until::Until;
 use crate::uri::StoreUri;
@@ -47,7 +46,7 @@ pub struct Setup {
     /// Finds and loads their components.
     pub components: Arc<dyn Components>,
     /// Lie around the instances of each store, the first one innermost.
-    pub layers: Vec<Arc<dyn Layer>>,
+    pub layers: Vec<Arc<dyn BackendLayer>>,
     /// By this stores know how long ago a backend said something, in place of the process's clock.
     pub clock: Option<Clock>,
     /// An open makes no directory: one that the URI names and that is not there is [`ErrorKind::Missing`].
@@ -61,14 +60,14 @@ pub struct Setup {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct StoreKey {
     component: [u8; 32],
-    target: Target,
+    target: OpenTarget,
     settings: Settings,
     layers: Vec<SameLayer>,
 }
 
 /// A layer, which is the same as itself alone. It is kept: its address is no other's while a store of it may be found.
 #[derive(Clone)]
-struct SameLayer(Arc<dyn Layer>);
+struct SameLayer(Arc<dyn BackendLayer>);
 
 impl SameLayer {
     fn address(&self) -> usize {
@@ -142,7 +141,7 @@ fn open_with(
     setup: &Setup,
     file: &Config,
     settings: Settings,
-    found: &Found,
+    found: &FoundComponent,
     counters: &Arc<Counters>,
 ) -> Result<(Arc<OpenStore>, Option<String>), Error> {
     let target = settings.target(uri, &found.served)?;
@@ -161,7 +160,7 @@ fn open_with(
 
     // Handles that differ only in what prefixes their manifests share a store.
     let prefix = target.prefix.clone();
-    let target = Target { prefix: None, ..target };
+    let target = OpenTarget { prefix: None, ..target };
     let layers = setup.layers.iter().cloned().map(SameLayer).collect();
     let key = StoreKey { component: component.digest(), target, settings, layers };
     let Process { stores: places, clock, .. } = &*setup.process;
@@ -203,9 +202,10 @@ fn open_with(
     setup.process.counters.gauge(&shared);
     let stored = shared.quota.stored_bytes;
     let asked = Bound::parse(&shared.features.more).unwrap_or_default();
-    if let Some(bound) = asked.with_quota(stored)
-        && let Some(kept) = upkeep::begin(&shared, bound)?
-    {
+    let writable = shared.reach.directory.clone().filter(|directory| !directory.is_read_only());
+    if let (Some(bound), Some(directory)) = (asked.with_quota(stored), writable) {
+        let maintained: Arc<dyn MaintainedStore> = shared.clone();
+        let kept = upkeep::begin(&setup.process.upkeep, &maintained, (&shared.reach.whose, directory), bound)?;
         let _ = shared.kept.set(kept);
     }
     opener.opened(shared.clone());
@@ -240,11 +240,11 @@ pub struct Directories {
     pub own: Option<Directory>,
     pub folders: BTreeMap<String, Arc<Directory>>,
     /// The segment stores of the process.
-    pub segments: Arc<OfProcess>,
+    pub segments: Arc<SegmentStores>,
 }
 
 impl Directories {
-    fn open(target: &Target, settings: &Settings, setup: &Setup, owner: &Arc<Owner>) -> Result<Self, Error> {
+    fn open(target: &OpenTarget, settings: &Settings, setup: &Setup, owner: &Arc<Owner>) -> Result<Self, Error> {
         let Process { directories, segments, .. } = &*setup.process;
         let whose = Whose::of(owner);
         let directory = target.grants.directory.as_deref();
@@ -267,7 +267,7 @@ impl Directories {
 
 /// What the instances of a store may reach.
 pub fn reach(
-    target: &Target,
+    target: &OpenTarget,
     settings: &Settings,
     directories: Directories,
     (budgets, owner): (&Arc<Budgets>, Arc<Owner>),

@@ -19,7 +19,7 @@ fn a_bound_that_is_no_number_fails_the_open() {
 
 struct NoLayer;
 
-impl Layer for NoLayer {
+impl BackendLayer for NoLayer {
     fn open(&self, _: &Opening<'_>) -> Result<Option<Wrap>, Error> {
         Ok(None)
     }

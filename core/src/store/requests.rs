@@ -2,8 +2,8 @@
 
 use std::os::fd::RawFd;
 
-use super::batch::Wanted;
-use super::queue::{Job, Queue};
+use super::batch::FetchItem;
+use super::queue::{Queue, QueueTask};
 use super::{BatchOptions, Fetched, Memory, NewChunk, Opened, Presence, Put, Save, Store, SubmittedPut};
 use crate::error::Error;
 use crate::until::Until;
@@ -116,7 +116,7 @@ struct Owned {
     put: Option<SubmittedPut>,
 }
 
-impl Job for Owned {
+impl QueueTask for Owned {
     fn run(&mut self, store: &Opened, until: &Until) -> Result<(), Error> {
         self.request.outcomes = match &mut self.request.work {
             Work::Put { chunks, save } => {
@@ -127,9 +127,9 @@ impl Job for Owned {
             }
             Work::Get { items } => {
                 let wanted = |(hash, memory): &mut (Vec<u8>, Vec<u8>)| {
-                    Wanted::new(hash, &mut Memory::Pieces(&mut [memory.as_mut_slice()]))
+                    FetchItem::new(hash, &mut Memory::Pieces(&mut [memory.as_mut_slice()]))
                 };
-                let wanted: Vec<Wanted> = items.iter_mut().map(wanted).collect();
+                let wanted: Vec<FetchItem> = items.iter_mut().map(wanted).collect();
                 // SAFETY: the memory is this request's own, and nobody else uses it until this returns.
                 Outcomes::Get(unsafe { store.get_many(&wanted, &self.options, until)? })
             }

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{BatchOptions, NewChunk, Parts, Process, SaveOutcome, Setup, Store};
-use crate::backend::{Answers, Backend, ChunkHash, Committed, Got, Layer, Opening, Presence, Put, Target, Wrap};
+use super::{BatchOptions, NewChunk, Process, ProcessParts, SaveOutcome, Setup, Store};
+use crate::backend::{Answers, Backend, BackendLayer, ChunkHash, Committed, Got, Opening, Presence, Put, Target, Wrap};
 use crate::error::{Error, ErrorKind};
 use crate::limits::MAX_IDLE_STORES;
 use crate::payload::Buffer;
@@ -79,7 +79,7 @@ impl Time for Standing {
 #[test]
 fn a_process_of_its_own_has_its_own_time_threads_and_stores() {
     let time = Arc::new(Standing(Mutex::default(), Instant::now()));
-    let process = Process::new(Parts {
+    let process = Process::new(ProcessParts {
         clock: Clock::of(time.clone()),
         // No thread can be had.
         spawn: Spawn::of(|_, _| false),
@@ -112,7 +112,7 @@ fn a_process_of_its_own_has_its_own_time_threads_and_stores() {
 #[test]
 fn a_change_that_ended_unknown_is_known_to_all_handles_and_after_a_close() {
     let time = Arc::new(Standing(Mutex::default(), Instant::now()));
-    let process = Process::new(Parts { clock: Clock::of(time.clone()), ..Parts::default() });
+    let process = Process::new(ProcessParts { clock: Clock::of(time.clone()), ..ProcessParts::default() });
     let fakes = Arc::new(Fakes::of(Features {
         properties: Properties { settles: true, write_through: true, ..Properties::default() },
         ..Features::default()
@@ -148,7 +148,7 @@ struct CountingLayer(&'static str, Arc<Mutex<Vec<&'static str>>>);
 
 struct Counting(Arc<dyn Backend>, CountingLayer);
 
-impl Layer for CountingLayer {
+impl BackendLayer for CountingLayer {
     fn open(&self, store: &Opening<'_>) -> Result<Option<Wrap>, Error> {
         if store.uri.contains("refused") {
             return Err(Error::invalid("this layer refuses it"));
@@ -160,7 +160,7 @@ impl Layer for CountingLayer {
 }
 
 impl Backend for Counting {
-    fn put(&self, chunks: &[crate::backend::NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
+    fn put(&self, chunks: &[crate::backend::ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put> {
         self.1.1.lock().unwrap().push(self.1.0);
         self.0.put(chunks, replace, until)
     }
@@ -200,8 +200,8 @@ impl Backend for Counting {
 fn layers_that_a_host_names_lie_around_the_instances_in_their_order() {
     let fakes = written_through();
     let passed = Arc::new(Mutex::new(Vec::new()));
-    let layers: Vec<Arc<dyn Layer>> =
-        ["inner", "outer"].map(|name| Arc::new(CountingLayer(name, passed.clone())) as Arc<dyn Layer>).into();
+    let layers: Vec<Arc<dyn BackendLayer>> =
+        ["inner", "outer"].map(|name| Arc::new(CountingLayer(name, passed.clone())) as Arc<dyn BackendLayer>).into();
     let setup = Setup { layers, ..fakes.setup("") };
     Store::open_with(URI, &setup).unwrap().put_chunk(b"a", b"x").unwrap();
     assert_eq!(*passed.lock().unwrap(), ["outer", "inner"]);
@@ -332,7 +332,7 @@ fn a_save_does_not_publish_over_a_damaged_chunk_that_this_process_has_removed() 
 fn a_chunk_whose_removal_ended_unknown_does_not_count_as_there() {
     for (through, cheap_repeat) in [(true, false), (true, true), (false, false)] {
         let time = Arc::new(Standing(Mutex::default(), Instant::now()));
-        let process = Process::new(Parts { clock: Clock::of(time.clone()), ..Parts::default() });
+        let process = Process::new(ProcessParts { clock: Clock::of(time.clone()), ..ProcessParts::default() });
         let properties = Properties { write_through: through, cheap_repeat, settles: true, ..Properties::default() };
         let fakes = Arc::new(Fakes::of(Features { properties, ..Features::default() }));
         let setup =
@@ -395,8 +395,10 @@ fn a_chunk_that_existed_in_an_instance_that_is_gone_is_lost() {
 #[test]
 fn maintenance_has_a_deadline_of_its_own() {
     let begun = Instant::now();
-    let process =
-        Process::new(Parts { clock: Clock::of(Arc::new(Standing(Mutex::default(), begun))), ..Parts::default() });
+    let process = Process::new(ProcessParts {
+        clock: Clock::of(Arc::new(Standing(Mutex::default(), begun))),
+        ..ProcessParts::default()
+    });
     let fakes = buffered();
     let config = "[backend.fake.limits]\ndeadline_ms = 1000\nmaintenance_ms = 7000\n";
     let store = Store::open_with(URI, &Setup { process, ..fakes.setup(config) }).unwrap();

@@ -5,9 +5,9 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::damage::{self, Judge};
 use super::open_store::Item;
 use super::save::SaveState;
+use super::suspects::{self, Judge};
 use super::{Damage, Opened, Put, Store, found_bytes, owned};
 use crate::backend::{Backend, Bytes, ChunkHash, ChunkMap, ChunkSet};
 use crate::counters::Operation;
@@ -149,7 +149,7 @@ impl<'a> TimedStore<'a> {
     ) -> Result<Damage, Error> {
         let (opened, until) = self.opened()?;
         let judge = Judge { is_sound, removable: true };
-        Ok(opened.shared.found_damaged(&ChunkHash::new(hash)?, damage::damaged(damaged), &judge, &until))
+        Ok(opened.shared.found_damaged(&ChunkHash::new(hash)?, suspects::damaged(damaged), &judge, &until))
     }
 
     /// Refuse a name or a length that a put would refuse.

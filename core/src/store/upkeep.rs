@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use kv_platform::sync::Mutex;
 
 use super::bound::{Bound, Pressure};
-use super::maintenance::Eviction;
-use super::open_store::OpenStore;
+use super::contents::{Evicted, Eviction, Usage};
 use crate::directory::{Directory, Guard, Space, Tally, tally};
 use crate::error::Error;
 use crate::limits;
@@ -47,31 +46,43 @@ struct ScheduledStore {
     busy: bool,
 }
 
+/// What is asked of a store that is looked after.
+pub(super) trait MaintainedStore: Send + Sync {
+    fn uri(&self) -> &str;
+    /// Whether its component can count what it holds, and evict.
+    fn is_maintained(&self) -> bool;
+    fn usage(&self) -> Result<Usage, Error>;
+    fn evict(&self, what: &Eviction) -> Result<Evicted, Error>;
+}
+
 /// What is kept of a store beside it.
 pub(super) struct BoundedStore {
     number: u64,
     bound: Bound,
     directory: Arc<Directory>,
-    shared: Weak<OpenStore>,
+    store: Weak<dyn MaintainedStore>,
+    clock: Clock,
     pressure: Mutex<Pressure>,
     /// When the operator was last told that it is over its bound, and cannot help it.
     told: Mutex<Option<Instant>>,
 }
 
-/// Bound a store that was just opened. `None`: it is not in a directory that it may write to.
-pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<BoundedStore>>, Error> {
-    let directory = shared.reach.directory.clone().filter(|directory| !directory.is_read_only());
-    let Some(directory) = directory else { return Ok(None) };
-    let upkeep = &shared.process.upkeep;
+/// Bound a store that was just opened in a directory that it may write to.
+pub(super) fn begin(
+    upkeep: &Arc<Evictor>,
+    store: &Arc<dyn MaintainedStore>,
+    (whose, directory): (&Whose, Arc<Directory>),
+    bound: Bound,
+) -> Result<Arc<BoundedStore>, Error> {
     let number = {
         let mut state = upkeep.state.lock();
         state.last += 1;
         state.last
     };
     let mut bound = bound;
-    let tally = match (bound.evicts || bound.quota.is_some()) && shared.is_maintained() {
+    let tally = match (bound.evicts || bound.quota.is_some()) && store.is_maintained() {
         true => Tally::open(&directory, bound.max_bytes.unwrap_or(u64::MAX)).inspect_err(|errno| {
-            let uri = &shared.uri;
+            let uri = store.uri();
             log::line(
                 Level::Warn,
                 format_args!("{uri}: not bounded: .kv-usage in its directory cannot be used: {errno}"),
@@ -89,7 +100,7 @@ pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<
     }
     let counted = tally.is_ok();
     if let Some(bytes) = bound.quota.filter(|_| !counted) {
-        let what = match shared.is_maintained() {
+        let what = match store.is_maintained() {
             true => "what the directory holds cannot be counted",
             false => "the component has no `maintenance`, so what it stores cannot be counted",
         };
@@ -103,7 +114,7 @@ pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<
         match Tally::open_as(tally::FILES, &directory, max) {
             Ok(entries) => guard = guard.with_entries(max, entries),
             Err(errno) => {
-                let uri = &shared.uri;
+                let uri = store.uri();
                 log::line(
                     Level::Warn,
                     format_args!("{uri}: max_entries is not held: .kv-files cannot be used: {errno}"),
@@ -119,14 +130,15 @@ pub(super) fn begin(shared: &Arc<OpenStore>, bound: Bound) -> Result<Option<Arc<
         number,
         bound,
         directory,
-        shared: Arc::downgrade(shared),
+        store: Arc::downgrade(store),
+        clock: upkeep.clock.clone(),
         pressure: Mutex::default(),
         told: Mutex::default(),
     });
     if counted {
-        upkeep.add(&kept, &shared.reach.whose);
+        upkeep.add(&kept, whose);
     }
-    Ok(Some(kept))
+    Ok(kept)
 }
 
 impl Evictor {
@@ -242,19 +254,19 @@ impl BoundedStore {
 
     /// Do what is to be done now. When to look again.
     fn run_pass(&self) -> Option<Duration> {
-        let shared = self.shared.upgrade()?;
+        let store = self.store.upgrade()?;
         let (guard, tally) = self.directory.guard().and_then(|guard| Some((guard, guard.tally.as_ref()?)))?;
         guard.begin_upkeep();
         tally.write_down();
         let entries = guard.entries();
         entries.into_iter().for_each(Tally::write_down);
         if tally.is_count_due() || entries.is_some_and(Tally::is_count_due) {
-            self.count(&shared, tally, entries);
+            self.count(&*store, tally, entries);
         }
         if !self.bound.evicts {
             guard.set_hopeless(true);
-        } else if let Err(error) = self.evict(&shared, guard, tally) {
-            self.warn_rarely(&shared, format_args!("cannot evict: {error}"));
+        } else if let Err(error) = self.evict(&*store, guard, tally) {
+            self.warn_rarely(&*store, format_args!("cannot evict: {error}"));
             // Or those who wait for room would have it tried again at once, again and again.
             guard.set_hopeless(true);
         }
@@ -266,21 +278,21 @@ impl BoundedStore {
     }
 
     /// Count the files anew.
-    fn count(&self, shared: &OpenStore, tally: &Tally, entries: Option<&Tally>) {
+    fn count(&self, store: &dyn MaintainedStore, tally: &Tally, entries: Option<&Tally>) {
         let (before, files_before) = (tally.total(), entries.map_or(0, Tally::total));
-        match shared.usage() {
+        match store.usage() {
             Ok(usage) => {
                 tally.set(usage.bytes.unwrap_or(before), before);
                 if let (Some(entries), Some(chunks), Some(manifests)) = (entries, usage.chunks, usage.manifests) {
                     entries.set(chunks.saturating_add(manifests), files_before);
                 }
             }
-            Err(error) => self.warn_rarely(shared, format_args!("cannot count what it holds: {error}")),
+            Err(error) => self.warn_rarely(store, format_args!("cannot count what it holds: {error}")),
         }
     }
 
-    fn evict(&self, shared: &OpenStore, guard: &Guard, tally: &Tally) -> Result<(), Error> {
-        let (bound, clock) = (&self.bound, &shared.process.clock);
+    fn evict(&self, store: &dyn MaintainedStore, guard: &Guard, tally: &Tally) -> Result<(), Error> {
+        let (bound, clock) = (&self.bound, &self.clock);
         let mut expires = bound.ttl.map(|ttl| clock.wall_ns().saturating_sub(nanoseconds(ttl)));
         let begun = clock.now();
         for _ in 0..limits::MAX_EVICTIONS {
@@ -307,7 +319,7 @@ impl BoundedStore {
             if spent {
                 let (keep_free, half) = (bound.keep_free, used);
                 self.warn_rarely(
-                    shared,
+                    store,
                     format_args!(
                         "{available} bytes of the disk are free, keep_free = {keep_free}: others fill it. The store has evicted half \
                          of what it had and keeps the remaining {half} bytes; puts are refused until there is space"
@@ -321,12 +333,12 @@ impl BoundedStore {
             }
             let keep_since = self.directory.unnamed_before(bound.save_grace);
             let removed = tally.removed();
-            let mut evicted = shared.evict(&Eviction::new(bytes, expires, keep_since))?;
+            let mut evicted = store.evict(&Eviction::new(bytes, expires, keep_since))?;
             if evicted.bytes > 0 && tally.removed() == removed {
                 // It would be asked again and again.
                 let said = evicted.bytes;
                 self.warn_rarely(
-                    shared,
+                    store,
                     format_args!("the component says that it evicted {said} bytes, and removed no file"),
                 );
                 evicted.bytes = 0;
@@ -340,7 +352,7 @@ impl BoundedStore {
                 if bytes > 0 && tally.total() > bound.max_bytes.unwrap_or(u64::MAX) {
                     let max = bound.max_bytes.unwrap_or(0);
                     self.warn_rarely(
-                        shared,
+                        store,
                         format_args!(
                             "over max_bytes = {max}, and saves that are under way need all of it: puts are refused"
                         ),
@@ -353,11 +365,11 @@ impl BoundedStore {
     }
 
     /// Tell the operator something that may be so for long, a line a minute.
-    fn warn_rarely(&self, shared: &OpenStore, what: std::fmt::Arguments<'_>) {
+    fn warn_rarely(&self, store: &dyn MaintainedStore, what: std::fmt::Arguments<'_>) {
         let mut told = self.told.lock();
-        if told.is_none_or(|told| shared.process.clock.since(told) >= limits::LOSS_TOLD_FOR) {
-            *told = Some(shared.process.clock.now());
-            log::line(Level::Warn, format_args!("{}: {what}", shared.uri));
+        if told.is_none_or(|told| self.clock.since(told) >= limits::LOSS_TOLD_FOR) {
+            *told = Some(self.clock.now());
+            log::line(Level::Warn, format_args!("{}: {what}", store.uri()));
         }
     }
 }

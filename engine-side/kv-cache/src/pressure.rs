@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kv_platform::memory::{self, Memory};
+use kv_platform::memory::{self, MachineMemory};
 
 use crate::config::PressureConfig;
 
@@ -26,7 +26,7 @@ pub struct SystemMemory;
 
 impl Pressure for SystemMemory {
     fn sample(&self) -> Option<Sample> {
-        let Memory { total, available } = memory::of_the_machine()?;
+        let MachineMemory { total, available } = memory::of_the_machine()?;
         Some(Sample { used: total.saturating_sub(available), total })
     }
 }

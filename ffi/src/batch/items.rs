@@ -11,7 +11,7 @@ use kv_store_wasm::Buffer;
 use kv_store_wasm::limits;
 use kv_store_wasm::raw::Until;
 use kv_store_wasm::raw::log;
-use kv_store_wasm::raw::{Opened, Wanted};
+use kv_store_wasm::raw::{FetchItem, Opened};
 use kv_store_wasm::{BatchOptions, Fetched, NewChunk, Presence, Put, Save};
 use kv_store_wasm::{Error, ErrorKind};
 
@@ -157,8 +157,8 @@ impl Items {
                     let wanted = self.all().iter().map(|item| {
                         let hash = bytes(item.hash, item.hash_len, "the hash")?;
                         match (call.allocate, item.n_pieces) {
-                            (false, _) => Wanted::placed(hash, memory_of(item)?),
-                            (true, 0) => Ok(Wanted::allocated(hash)),
+                            (false, _) => FetchItem::placed(hash, memory_of(item)?),
+                            (true, 0) => Ok(FetchItem::allocated(hash)),
                             (true, count) => Err(Error::invalid(format!(
                                 "an item has {count} pieces, and KV_STORE_ALLOCATE takes none"
                             ))),

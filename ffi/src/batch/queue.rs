@@ -7,7 +7,7 @@ use super::{Operation, run};
 use kv_store_abi::batch::{kv_store_call_t, kv_store_completion_t, kv_store_item_t, kv_store_queue_t};
 use kv_store_abi::store::kv_store_v1;
 use kv_store_wasm::raw::Until;
-use kv_store_wasm::raw::{Job, Opened, Queue, SubmittedPut};
+use kv_store_wasm::raw::{Opened, Queue, QueueTask, SubmittedPut};
 use kv_store_wasm::{Error, ErrorKind};
 
 /// A batch in memory of the caller, who keeps it until the completion is drained. A `kv_store_queue_t` of C points to a queue of them.
@@ -19,7 +19,7 @@ struct Request {
     put: Option<SubmittedPut>,
 }
 
-impl Job for Request {
+impl QueueTask for Request {
     fn run(&mut self, store: &Opened, until: &Until) -> Result<(), Error> {
         // SAFETY: the caller of `submit` keeps the memory until the completion is drained, which is after this.
         let done = unsafe { self.items.run(store, self.operation, &self.call, until) };

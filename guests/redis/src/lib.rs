@@ -9,7 +9,6 @@
 
 mod change;
 mod cluster;
-mod keys;
 mod maintenance;
 mod one;
 mod resp;
@@ -26,8 +25,8 @@ use kv_store_sdk::{
 
 use change::{Change, Done, Failure, Fence, Onward};
 use cluster::Cluster;
-use keys::Keys;
 use one::One;
+use resp::Keys;
 use server::{Login, Session};
 
 /// What Redis takes in one string (`proto-max-bulk-len`, unless it was changed).
@@ -49,7 +48,7 @@ const TEMPORARY: &str = "t:";
 const CONTENT_KEY: usize = 8;
 
 /// A value to set.
-struct Value<'a> {
+struct NewValue<'a> {
     key: Vec<u8>,
     part: Part<'a>,
     /// Bytes.
@@ -63,7 +62,7 @@ struct Value<'a> {
 trait Strings {
     fn exist(&self, keys: &Keys) -> Result<Vec<Presence>>;
     /// `only_new`: what exists is left as it is.
-    fn set(&self, values: &[Value], only_new: bool) -> Result<Vec<PutOutcome>>;
+    fn set(&self, values: &[NewValue], only_new: bool) -> Result<Vec<PutOutcome>>;
     /// The values that the host has room for; those of the last keys may be left out.
     fn get(&self, keys: &Keys) -> Result<Vec<GetOutcome>>;
     fn delete(&self, keys: &Keys) -> Result<Vec<DeleteOutcome>>;
@@ -187,8 +186,8 @@ impl Backend for Redis {
     fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
         let seconds = self.chunk_ttl();
         let value =
-            |chunk: &Chunk| Value { key: self.chunk_key(chunk.hash), part: chunk.part(), len: chunk.len, seconds };
-        let values: Vec<Value> = chunks.iter().map(value).collect();
+            |chunk: &Chunk| NewValue { key: self.chunk_key(chunk.hash), part: chunk.part(), len: chunk.len, seconds };
+        let values: Vec<NewValue> = chunks.iter().map(value).collect();
         // A batch has hashes of one width.
         let is_change = replace || chunks.iter().any(|chunk| chunk.hash.len() != CONTENT_KEY);
         let Some(fence) = self.fence.as_ref().filter(|_| is_change) else {
@@ -217,7 +216,7 @@ impl Backend for Redis {
             return Ok(gone);
         }
         let Some(manifest) = manifest else { return Ok(CommitOutcome::Published) };
-        let value = Value {
+        let value = NewValue {
             key: self.manifest_key(manifest.name),
             part: manifest.part(),
             len: manifest.len,

@@ -9,10 +9,9 @@ use kv_store_sdk::payloads::Part;
 use kv_store_sdk::{DeleteOutcome, Error, ErrorKind, GetOutcome, Payload, Presence, PutOutcome, Result};
 
 use crate::change::{DELETED, Onward};
-use crate::keys::Keys;
-use crate::resp;
+use crate::resp::{self, Keys};
 use crate::server::{Login, Session};
-use crate::{Strings, Value, temporary};
+use crate::{NewValue, Strings, temporary};
 
 /// Keys of one EXISTS. A longer one is answered in fewer lines, and more keys must be asked for one by one where some are there.
 const GROUP: usize = 16;
@@ -70,7 +69,7 @@ impl Strings for One {
         })
     }
 
-    fn set(&self, values: &[Value], only_new: bool) -> Result<Vec<PutOutcome>> {
+    fn set(&self, values: &[NewValue], only_new: bool) -> Result<Vec<PutOutcome>> {
         self.with_session(|session| {
             session.send(&values.iter().flat_map(|value| resp::set(value, only_new)).collect::<Vec<_>>())?;
             let replies = session.replies(values.len())?;

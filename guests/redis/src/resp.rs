@@ -1,11 +1,13 @@
 //! RESP2: commands as they are sent, and the replies that are not payloads.
 
+mod keys;
+
 use std::ops::Range;
 
 use kv_store_sdk::Error;
 use kv_store_sdk::payloads::Part;
 
-use crate::keys::Keys;
+pub use keys::Keys;
 
 pub const LINE_END: &[u8] = b"\r\n";
 
@@ -66,7 +68,7 @@ pub fn expire(key: &[u8], seconds: u64) -> Part<'static> {
 }
 
 /// `SET key value [NX] [EX seconds]`, around a value that stays in the host.
-pub fn set<'a>(value: &crate::Value<'a>, only_new: bool) -> [Part<'a>; 3] {
+pub fn set<'a>(value: &crate::NewValue<'a>, only_new: bool) -> [Part<'a>; 3] {
     let mut rest = Vec::new();
     rest.extend(only_new.then(|| b"NX".to_vec()));
     if let Some(seconds) = value.seconds {
@@ -77,7 +79,7 @@ pub fn set<'a>(value: &crate::Value<'a>, only_new: bool) -> [Part<'a>; 3] {
 }
 
 /// `SET key value PX milliseconds`, the same.
-pub fn set_for<'a>(key: &[u8], value: &crate::Value<'a>, millis: u64) -> [Part<'a>; 3] {
+pub fn set_for<'a>(key: &[u8], value: &crate::NewValue<'a>, millis: u64) -> [Part<'a>; 3] {
     let rest = [b"PX".to_vec(), itoa::Buffer::new().format(millis).into()];
     let (before, after) = around(&[b"SET", key], Some(value.len), &rest);
     [Part::Bytes(before), value.part.clone(), Part::Bytes(after)]

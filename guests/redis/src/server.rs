@@ -9,8 +9,11 @@ use kv_store_sdk::{
     Conversation, DeleteOutcome, Error, ErrorKind, Payload, Peer, Presence, PutOutcome, Request, Result, system,
 };
 
-use crate::change::PROBE;
 use crate::resp::{self, Reply, Value};
+
+/// Whether scripts are told what they may be: a time, and then a change. Redis before 5 replicates such a script only if it is asked to
+/// replicate what it does; before 3.2 it cannot.
+const PROBE: &str = "if redis.replicate_commands then redis.replicate_commands() end return redis.call('TIME')";
 
 /// The longest first line of a reply. Redis cuts its own errors far shorter.
 const MAX_LINE_BYTES: u32 = 64 << 10;

@@ -106,15 +106,15 @@ fn race(bucket: &Bucket, keys: &[String]) -> Result<Option<Conditions>> {
     // At first there is nothing: of each race one may win.
     let firsts = run(bucket, keys, |_| Some(("if-none-match", "*".to_owned())), |_| 0)?;
     let first = heads(bucket, keys)?;
-    let verdicts: Vec<Verdict> = firsts.iter().zip(&first).map(|(race, there)| verdict(race, there)).collect();
-    if verdicts.contains(&Verdict::Broken) {
+    let verdicts: Vec<RaceVerdict> = firsts.iter().zip(&first).map(|(race, there)| verdict(race, there)).collect();
+    if verdicts.contains(&RaceVerdict::Broken) {
         return Ok(Some(Conditions::default()));
     }
     // Then there is what has won: again one may. In half of the races one deletes.
     let on_first = |race: usize| first.get(race).cloned().flatten().map(|tag| ("if-match", tag));
     let seconds = run(bucket, keys, on_first, |race| if is_even(race) { 0 } else { 1 })?;
     let second = heads(bucket, keys)?;
-    let verdicts: Vec<Verdict> = verdicts
+    let verdicts: Vec<RaceVerdict> = verdicts
         .into_iter()
         .zip(seconds.iter().zip(&second))
         .map(|(before, (race, there))| before.max(verdict(race, there)))
@@ -122,31 +122,31 @@ fn race(bucket: &Bucket, keys: &[String]) -> Result<Option<Conditions>> {
     // One after the other: what was there is there no more.
     let lates = run(bucket, keys, on_first, |race| if is_even(race) { RACERS / 2 } else { 0 })?;
     let third = heads(bucket, keys)?;
-    let (mut writes, mut deletes) = (Verdict::Holds, Verdict::Holds);
+    let (mut writes, mut deletes) = (RaceVerdict::Holds, RaceVerdict::Holds);
     for (race, verdict) in verdicts.into_iter().enumerate() {
         let of = if is_even(race) { &mut writes } else { &mut deletes };
         *of = (*of).max(verdict);
     }
     for (late, _) in lates.iter().zip(0..).filter(|(_, race)| is_even(*race)) {
         let done = |deletes| late.iter().any(|racer| racer.done && racer.deletes == deletes);
-        writes = writes.max(if done(false) { Verdict::Broken } else { Verdict::Holds });
-        deletes = deletes.max(if done(true) { Verdict::Broken } else { Verdict::Holds });
+        writes = writes.max(if done(false) { RaceVerdict::Broken } else { RaceVerdict::Holds });
+        deletes = deletes.max(if done(true) { RaceVerdict::Broken } else { RaceVerdict::Holds });
     }
     // Whatever was answered: something else is there now.
     let is_same = second.iter().zip(&third).step_by(2).all(|(before, after)| before == after);
-    if !is_same && deletes == Verdict::Holds {
-        writes = Verdict::Broken;
+    if !is_same && deletes == RaceVerdict::Holds {
+        writes = RaceVerdict::Broken;
     }
     Ok(match (writes, deletes) {
-        (Verdict::Broken, _) => Some(Conditions::default()),
-        (Verdict::Disturbed, _) | (_, Verdict::Disturbed) => None,
-        (Verdict::Holds, deletes) => Some(Conditions { writes: true, deletes: deletes == Verdict::Holds }),
+        (RaceVerdict::Broken, _) => Some(Conditions::default()),
+        (RaceVerdict::Disturbed, _) | (_, RaceVerdict::Disturbed) => None,
+        (RaceVerdict::Holds, deletes) => Some(Conditions { writes: true, deletes: deletes == RaceVerdict::Holds }),
     })
 }
 
 /// What a race shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Verdict {
+enum RaceVerdict {
     Holds,
     /// Nobody has won, and something is there: an answer was lost, and the repeated request failed its condition.
     Disturbed,
@@ -154,19 +154,19 @@ enum Verdict {
 }
 
 /// `there`: the ETag of what is there after the race.
-fn verdict(race: &[Outcome], there: &Option<String>) -> Verdict {
+fn verdict(race: &[Outcome], there: &Option<String>) -> RaceVerdict {
     let mut done = race.iter().filter(|outcome| outcome.done);
     match (done.next(), done.next()) {
         (Some(winner), None) if winner.deletes => {
             if there.is_none() {
-                Verdict::Holds
+                RaceVerdict::Holds
             } else {
-                Verdict::Broken
+                RaceVerdict::Broken
             }
         }
-        (Some(winner), None) if winner.tag.is_some() && winner.tag == *there => Verdict::Holds,
-        (None, None) if there.is_some() => Verdict::Disturbed,
-        _ => Verdict::Broken,
+        (Some(winner), None) if winner.tag.is_some() && winner.tag == *there => RaceVerdict::Holds,
+        (None, None) if there.is_some() => RaceVerdict::Disturbed,
+        _ => RaceVerdict::Broken,
     }
 }
 
@@ -249,22 +249,22 @@ mod tests {
         let (lost, won) = (|| racer(false, false, ""), || racer(true, false, "a"));
         let deleted = || racer(true, true, "");
         for (race, left, expected) in [
-            (vec![lost(), won(), lost()], "a", Verdict::Holds),
-            (vec![lost(), deleted()], "", Verdict::Holds),
+            (vec![lost(), won(), lost()], "a", RaceVerdict::Holds),
+            (vec![lost(), deleted()], "", RaceVerdict::Holds),
             // It was not asked, or has changed since.
-            (vec![won(), won()], "a", Verdict::Broken),
-            (vec![won(), lost()], "b", Verdict::Broken),
-            (vec![won(), lost()], "", Verdict::Broken),
-            (vec![racer(true, false, ""), lost()], "", Verdict::Broken),
-            (vec![won(), deleted()], "a", Verdict::Broken),
-            (vec![lost(), deleted()], "a", Verdict::Broken),
+            (vec![won(), won()], "a", RaceVerdict::Broken),
+            (vec![won(), lost()], "b", RaceVerdict::Broken),
+            (vec![won(), lost()], "", RaceVerdict::Broken),
+            (vec![racer(true, false, ""), lost()], "", RaceVerdict::Broken),
+            (vec![won(), deleted()], "a", RaceVerdict::Broken),
+            (vec![lost(), deleted()], "a", RaceVerdict::Broken),
             // It refuses always.
-            (vec![lost(), lost()], "", Verdict::Broken),
-            (vec![lost(), lost()], "a", Verdict::Disturbed),
+            (vec![lost(), lost()], "", RaceVerdict::Broken),
+            (vec![lost(), lost()], "a", RaceVerdict::Disturbed),
         ] {
             assert_eq!(verdict(&race, &there(left)), expected);
         }
-        assert!(Verdict::Holds < Verdict::Disturbed && Verdict::Disturbed < Verdict::Broken);
+        assert!(RaceVerdict::Holds < RaceVerdict::Disturbed && RaceVerdict::Disturbed < RaceVerdict::Broken);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use kv_store_sdk::{Error, Payload, Result};
 
 use crate::answer::{Answer, Span, element};
 use crate::bucket::{Bucket, Call, checksum};
-use crate::object::{Described, Object, put_tag};
+use crate::described::{Described, put_tag};
 
 /// What is put or fetched by one request at most. Larger values go in parts.
 pub const WHOLE_BYTES: u64 = 64 << 20;
@@ -87,7 +87,7 @@ pub fn is_of_parts(tag: &str) -> bool {
 
 /// Fetch an object that is too long for one request. Each part must be one of the object that was described, or they would be put together
 /// out of two: the condition asks for that, and the ETags of the answers show it.
-pub fn get(bucket: &Bucket, key: &str, found: &Described) -> Result<Object> {
+pub fn get(bucket: &Bucket, key: &str, found: &Described) -> Result<Payload> {
     let tag = &found.tag;
     let ranges: Vec<(u64, u64)> = parts(found.len).collect();
     let call = |(offset, len): &(u64, u64)| {
@@ -122,7 +122,7 @@ pub fn get(bucket: &Bucket, key: &str, found: &Described) -> Result<Object> {
         }
     }
     let bodies: Vec<Part> = answers.iter().map(|answer| Part::Payload(&answer.body)).collect();
-    Ok(Object { body: Payload::from_parts(&bodies)?, tag: tag.clone() })
+    Payload::from_parts(&bodies)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 mod answer;
 mod bucket;
 mod conditions;
+mod described;
 mod key;
 mod large;
 mod listing;
@@ -36,9 +37,10 @@ use kv_store_sdk::{
 use answer::Answer;
 use bucket::{Bucket, Call, SIDE_BY_SIDE, checksum};
 use conditions::Conditions;
+use described::{Described, LENGTH, described, head, put_tag};
 use large::WHOLE_BYTES;
 use manifests::Remembered;
-use object::{Described, LENGTH, Objects, described, head, put_tag};
+use object::Objects;
 use removal::{MAX_DELETED, remove};
 use uri::Style;
 

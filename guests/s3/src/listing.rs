@@ -7,7 +7,7 @@ use crate::time;
 
 /// An object in a listing.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Object {
+pub struct ListedObject {
     pub key: String,
     /// Bytes.
     pub size: u64,
@@ -18,8 +18,8 @@ pub struct Object {
 
 /// A part of a listing.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Objects {
-    pub objects: Vec<Object>,
+pub struct ListingPart {
+    pub objects: Vec<ListedObject>,
     /// The continuation token, unless this is the last part.
     pub next: Option<String>,
 }
@@ -41,18 +41,18 @@ pub struct Uploads {
     pub next: Option<(String, String)>,
 }
 
-pub fn objects(text: &str) -> Result<Objects> {
+pub fn objects(text: &str) -> Result<ListingPart> {
     let document = parse(text, "ListBucketResult")?;
     let root = document.root_element();
     let object = |node: Node| {
-        Some(Object {
+        Some(ListedObject {
             key: text_of(node, "Key")?,
             size: text_of(node, "Size")?.parse().ok()?,
             modified: text_of(node, "LastModified").and_then(|time| time::of_xml(&time)),
             tag: text_of(node, "ETag").filter(|tag| !tag.is_empty()).map(quoted),
         })
     };
-    let objects: Option<Vec<Object>> = children(root, "Contents").map(object).collect();
+    let objects: Option<Vec<ListedObject>> = children(root, "Contents").map(object).collect();
     let objects = objects.ok_or_else(|| Error::corrupt("a listing has an object without key or size"))?;
     let next = match is_truncated(root) {
         true => Some(text_of(root, "NextContinuationToken").filter(|token| !token.is_empty()).ok_or_else(|| {
@@ -60,7 +60,7 @@ pub fn objects(text: &str) -> Result<Objects> {
         })?),
         false => None,
     };
-    Ok(Objects { objects, next })
+    Ok(ListingPart { objects, next })
 }
 
 pub fn uploads(text: &str) -> Result<Uploads> {
@@ -110,17 +110,17 @@ mod tests {
                     <Prefix>c/</Prefix><IsTruncated>true</IsTruncated><NextContinuationToken>a+b=</NextContinuationToken>\
                     <Contents><Key>c/00</Key><LastModified>2013-05-24T00:00:00.000Z</LastModified><ETag>\"x\"</ETag>\
                     <Size>12</Size></Contents><Contents><Key>c/a&amp;b</Key><Size>0</Size></Contents></ListBucketResult>";
-        let first = Object {
+        let first = ListedObject {
             key: "c/00".into(),
             size: 12,
             modified: Some(1_369_353_600_000_000_000),
             tag: Some("\"x\"".into()),
         };
-        let second = Object { key: "c/a&b".into(), size: 0, modified: None, tag: None };
-        let part = Objects { objects: vec![first, second], next: Some("a+b=".into()) };
+        let second = ListedObject { key: "c/a&b".into(), size: 0, modified: None, tag: None };
+        let part = ListingPart { objects: vec![first, second], next: Some("a+b=".into()) };
         assert_eq!(objects(text).unwrap(), part);
         let last = objects("<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>").unwrap();
-        assert_eq!(last, Objects { objects: vec![], next: None });
+        assert_eq!(last, ListingPart { objects: vec![], next: None });
         for wrong in [
             "",
             "<Error/>",

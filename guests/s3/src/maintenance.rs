@@ -7,7 +7,7 @@ use kv_store_sdk::{
 };
 
 use crate::bucket::Call;
-use crate::listing::{self, Object, Objects, Upload, Uploads};
+use crate::listing::{self, ListedObject, ListingPart, Upload, Uploads};
 use crate::record::{ELSEWHERE, HEAD, TOMBSTONE};
 use crate::removal::{MAX_DELETED, remove};
 use crate::{S3, key};
@@ -24,8 +24,8 @@ const AMONG_RECORDS: char = 'r';
 
 impl Maintenance for S3 {
     fn list_chunks(&mut self, after: Option<&str>, limit: u32) -> Result<ChunkPage> {
-        let Objects { objects, next } = self.list(key::CHUNKS, after, limit)?;
-        let entry = |Object { key, size, modified, .. }| {
+        let ListingPart { objects, next } = self.list(key::CHUNKS, after, limit)?;
+        let entry = |ListedObject { key, size, modified, .. }| {
             Some(ChunkEntry { hash: key::hash(&key)?, size: Some(size), stored: modified, used: None })
         };
         Ok(ChunkPage { entries: objects.into_iter().filter_map(entry).collect(), next })
@@ -39,9 +39,9 @@ impl Maintenance for S3 {
             Some(Err(Some(token))) => (key::RECORDS, Some(token)),
             Some(Err(None)) => return Err(Error::invalid("no place in a listing of manifests")),
         };
-        let Objects { objects, next } = self.list(kind, after, limit)?;
+        let ListingPart { objects, next } = self.list(kind, after, limit)?;
         let is_record = kind == key::RECORDS;
-        let entry = |Object { key, size, modified, .. }| {
+        let entry = |ListedObject { key, size, modified, .. }| {
             let size = match size {
                 size if !is_record => Some(size),
                 TOMBSTONE => return None,
@@ -84,7 +84,7 @@ impl Maintenance for S3 {
         let (mut cut_short, mut next) = (false, None);
         while !cut_short {
             let part = self.list(key::CHUNKS, next.as_deref(), LISTED)?;
-            for Object { key, size, modified, .. } in part.objects {
+            for ListedObject { key, size, modified, .. } in part.objects {
                 if let Some(used) = modified.filter(|_| key::hash(&key).is_some()) {
                     candidates.add(Candidate { key, size, used });
                 }
@@ -130,7 +130,7 @@ impl S3 {
     }
 
     /// A part of the objects of a kind. Of their keys what follows the kind.
-    fn list(&self, kind: &str, after: Option<&str>, limit: u32) -> Result<Objects> {
+    fn list(&self, kind: &str, after: Option<&str>, limit: u32) -> Result<ListingPart> {
         let prefix = self.key(kind, "");
         let call = Call::new("GET", "")
             .query("list-type", "2")
@@ -158,7 +158,7 @@ impl S3 {
     }
 
     /// All objects of a kind, part by part.
-    fn each(&self, kind: &str, mut of_part: impl FnMut(Vec<Object>) -> Result<()>) -> Result<()> {
+    fn each(&self, kind: &str, mut of_part: impl FnMut(Vec<ListedObject>) -> Result<()>) -> Result<()> {
         let mut next = None;
         loop {
             let part = self.list(kind, next.as_deref(), LISTED)?;

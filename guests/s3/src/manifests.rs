@@ -18,9 +18,10 @@ use kv_store_sdk::{Error, ErrorKind, Manifest, Payload, Result, changes, system}
 
 use crate::S3;
 use crate::bucket::{Call, checksum};
+use crate::described::{described, head, put_tag, tag_of};
 use crate::key::{self, Place};
 use crate::large::{self, WHOLE_BYTES, range};
-use crate::object::{Object, described, head, put_tag, tag_of};
+use crate::object::Object;
 use crate::record::{Content, Generation, HEAD, Id, Record, State};
 use crate::removal::remove;
 

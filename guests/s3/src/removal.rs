@@ -9,7 +9,7 @@ use md5::{Digest, Md5};
 
 use crate::answer::deleted;
 use crate::bucket::{Bucket, Call};
-use crate::object::{described, head};
+use crate::described::{described, head};
 
 /// Keys of one multi-object delete.
 pub const MAX_DELETED: usize = 1000;

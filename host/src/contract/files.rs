@@ -12,7 +12,7 @@ use crate::contract::bindings::kv_store::backend::files::{
     Entry, EvictOutcome, Host, HostDirectory, ReadOutcome, ReadRequest, RemoveOutcome, SizeOutcome, Space,
     WriteOutcome, WriteRequest,
 };
-use crate::directory::{Directory, Evicted, Found, RelativePath, Wanted, Written};
+use crate::directory::{Directory, FileEviction, Found, RelativePath, Wanted, Written};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::until::Until;
@@ -227,9 +227,9 @@ impl HostDirectory for State {
         let remove = |path| {
             let evicted = RelativePath::parse(path).and_then(|path| directory.remove_unused(&path, unused_since));
             match evicted {
-                Ok(Evicted::Removed(bytes)) => EvictOutcome::Removed(bytes),
-                Ok(Evicted::Kept) => EvictOutcome::Kept,
-                Ok(Evicted::Missing) => EvictOutcome::Missing,
+                Ok(FileEviction::Removed(bytes)) => EvictOutcome::Removed(bytes),
+                Ok(FileEviction::Kept) => EvictOutcome::Kept,
+                Ok(FileEviction::Missing) => EvictOutcome::Missing,
                 Err(error) => EvictOutcome::Failed(error.into()),
             }
         };

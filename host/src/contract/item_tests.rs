@@ -10,7 +10,7 @@ use super::*;
 use crate::contract::bindings::kv_store::backend::files::{Host as _, HostDirectory, ReadOutcome, ReadRequest};
 use crate::contract::bindings::kv_store::backend::net::{Host as _, HostConnection};
 use crate::contract::bindings::kv_store::backend::payloads::{Host as _, HostPayload, Part};
-use crate::payload::Memory;
+use crate::payload::ValueMemory;
 use crate::payload::counts::{self, Counts};
 
 /// The memory of a caller for one item, in pieces.
@@ -21,11 +21,11 @@ impl Space {
         Space(pieces.iter().map(|len| vec![0xee; *len]).collect())
     }
 
-    fn memory(&mut self) -> Memory {
+    fn memory(&mut self) -> ValueMemory {
         let piece = |piece: &mut Vec<u8>| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
         let pieces: Vec<_> = self.0.iter_mut().map(piece).collect();
         // SAFETY: the pieces live as long as the space, which nobody looks at before the call is over.
-        unsafe { Memory::room(&pieces) }
+        unsafe { ValueMemory::room(&pieces) }
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {

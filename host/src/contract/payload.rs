@@ -13,14 +13,14 @@ use super::{Reserved, State, answered};
 use crate::contract::bindings::kv_store::backend::payloads::{Host, HostPayload, ItemRange, Part, Range};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
-use crate::payload::{Buffer, Bytes, Filling, Items, Payload};
+use crate::payload::{Buffer, Filling, Items, Payload, PayloadBytes};
 
 /// The bytes of a handle's payload.
 fn bytes<'a>(
     table: &'a ResourceTable,
     items: &'a Items,
     handle: &Resource<Payload>,
-) -> wasmtime::Result<Result<Bytes<'a>, Error>> {
+) -> wasmtime::Result<Result<PayloadBytes<'a>, Error>> {
     Ok(items.bytes_of(table.get(handle)?))
 }
 
@@ -48,7 +48,7 @@ impl<'a> Gathered<'a> {
         Ok(())
     }
 
-    fn add_range(&mut self, bytes: Bytes<'a>, offset: u64, len: u64) -> Result<(), Error> {
+    fn add_range(&mut self, bytes: PayloadBytes<'a>, offset: u64, len: u64) -> Result<(), Error> {
         let all = bytes.len();
         if offset.checked_add(len).is_none_or(|end| end > all) {
             return Err(Error::invalid(format!("{len} bytes at {offset} reach past the end, {all}")));
@@ -187,7 +187,7 @@ impl HostPayload for State {
 
     fn len(&mut self, handle: Resource<Payload>) -> wasmtime::Result<u64> {
         // `len` has no error to answer; a payload that has ended has no bytes.
-        Ok(bytes(&self.table, &self.items, &handle)?.map_or(0, Bytes::len))
+        Ok(bytes(&self.table, &self.items, &handle)?.map_or(0, PayloadBytes::len))
     }
 
     fn read(&mut self, handle: Resource<Payload>, offset: u64, len: u32) -> GuestAnswer<Vec<u8>> {
@@ -213,7 +213,7 @@ impl HostPayload for State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::payload::{Memory, Source};
+    use crate::payload::{ItemSource, ValueMemory};
 
     #[test]
     fn hashing_and_joining_end_at_the_deadline() {
@@ -246,10 +246,10 @@ mod tests {
         let value = vec![7; 1 << 20];
         let pieces: Vec<&[u8]> = value.chunks(1 << 10).collect();
         // SAFETY: the pieces outlive the memory.
-        let memory = unsafe { Memory::of_pieces(&pieces) };
+        let memory = unsafe { ValueMemory::of_pieces(&pieces) };
         let mut items = Items::default();
         // SAFETY: as above.
-        items.begin_put(vec![unsafe { Source::borrowed(memory) }]);
+        items.begin_put(vec![unsafe { ItemSource::borrowed(memory) }]);
         let bytes = items.bytes_of_item(0).unwrap();
         let mut gathered = Gathered::default();
         let times = (0..).take_while(|_| gathered.add_range(bytes, 0, 1 << 20).is_ok()).count();

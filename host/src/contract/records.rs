@@ -20,15 +20,15 @@ use crate::directory::{Directory, Found};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::payload::Payload;
-use crate::segments::{Key, MAX_KEY_BYTES, NewValue, Place, SPACES, Settings, Store, Stored};
+use crate::segments::{Key, MAX_KEY_BYTES, NewValue, Place, SPACES, SegmentSettings, SegmentStore, ValuePut};
 
 /// What a guest's handle to options stands for.
 #[derive(Default)]
-pub struct RecordOptions(Settings);
+pub struct RecordOptions(SegmentSettings);
 
 /// What a guest's handle to a store of records stands for.
 pub struct RecordStore {
-    store: Arc<Store>,
+    store: Arc<SegmentStore>,
     directory: Arc<Directory>,
 }
 
@@ -40,7 +40,7 @@ impl Host for State {
     ) -> GuestAnswer<Resource<RecordStore>> {
         let mut settings = match options {
             Some(handle) => self.table.get(&handle)?.0,
-            None => Settings::default(),
+            None => SegmentSettings::default(),
         };
         let most = settings.max_values.unwrap_or(limits::MAX_RECORDS).min(limits::MAX_RECORDS);
         settings.max_values = Some(most);
@@ -99,7 +99,10 @@ fn all_keys(space: u8, hashes: &Hashes) -> Result<impl Iterator<Item = Key<'_>>,
 }
 
 impl State {
-    pub(super) fn records(&self, handle: &Resource<RecordStore>) -> wasmtime::Result<(Arc<Store>, Arc<Directory>)> {
+    pub(super) fn records(
+        &self,
+        handle: &Resource<RecordStore>,
+    ) -> wasmtime::Result<(Arc<SegmentStore>, Arc<Directory>)> {
         let RecordStore { store, directory } = self.table.get(handle)?;
         Ok((store.clone(), directory.clone()))
     }
@@ -107,7 +110,7 @@ impl State {
     /// Records, each into the memory of an item where it is for one. None: there was no room or no time for it.
     fn read_records(
         &mut self,
-        store: &Store,
+        store: &SegmentStore,
         directory: &Directory,
         records: Vec<Record<'_>>,
     ) -> Vec<Option<Result<Option<Resource<Payload>>, Error>>> {
@@ -174,10 +177,10 @@ fn set<T>(outcomes: &mut [Option<T>], at: usize, outcome: T) {
     }
 }
 
-fn put_outcome(outcome: Result<Stored, Error>) -> PutOutcome {
+fn put_outcome(outcome: Result<ValuePut, Error>) -> PutOutcome {
     match outcome {
-        Ok(Stored::New) => PutOutcome::Stored,
-        Ok(Stored::Existed) => PutOutcome::Existed,
+        Ok(ValuePut::New) => PutOutcome::Stored,
+        Ok(ValuePut::Existed) => PutOutcome::Existed,
         Err(error) => PutOutcome::Failed(error.into()),
     }
 }
@@ -258,7 +261,7 @@ impl HostRecordStore for State {
             let mut stored = stored.into_iter();
             let outcomes = pieces.into_iter().zip(&keys).map_while(|(value, key)| match value {
                 Ok((value, _room)) => stored.next().inspect(|outcome| {
-                    if matches!(outcome, Ok(Stored::New)) {
+                    if matches!(outcome, Ok(ValuePut::New)) {
                         note(*key, Some((bytes(&value), false)));
                         let tally = directory.tally();
                         tally.into_iter().for_each(|tally| tally.add(i64::try_from(bytes(&value)).unwrap_or(i64::MAX)));
@@ -377,7 +380,7 @@ impl HostRecordStore for State {
             if let Some(tally) = directory.tally() {
                 tally.add(i64::try_from(evicted.bytes).unwrap_or(i64::MAX).saturating_neg());
             }
-            let crate::segments::Evicted { bytes, values, more } = evicted;
+            let crate::segments::EvictedValues { bytes, values, more } = evicted;
             Evicted { bytes, records: values.to_vec(), more }
         }))
     }

@@ -21,8 +21,8 @@ use crate::limits::Limits;
 use crate::loader::{self, Places};
 use crate::log;
 use crate::open::Store;
-use crate::policy::{FolderAccess, Grants, SecretSource, Served, Target};
-use crate::sandbox_traits::Found;
+use crate::policy::{FolderAccess, Grants, OpenTarget, SecretSource, Served};
+use crate::sandbox_traits::FoundComponent;
 use crate::setup::Setup;
 use crate::store::guarded;
 use crate::suggest::nearest;
@@ -208,7 +208,7 @@ pub(crate) fn doctor_with(uri: &str, depth: Depth, setup: &Setup) -> Diagnosis {
 }
 
 /// What an open would be of, if that was found out.
-type Looked = Result<Option<(Target, Settings)>, (Error, &'static str)>;
+type Looked = Result<Option<(OpenTarget, Settings)>, (Error, &'static str)>;
 
 impl Diagnosis {
     fn problem(&mut self, fatal: bool, what: impl std::fmt::Display, remedy: &str) {
@@ -238,7 +238,7 @@ impl Diagnosis {
     }
 
     /// Have the component check the URI and its options.
-    fn rehearse(&mut self, target: &Target, settings: &Settings, setup: &Setup) {
+    fn rehearse(&mut self, target: &OpenTarget, settings: &Settings, setup: &Setup) {
         let component = match (self.component.clone(), setup.load_config()) {
             (Some(component), Ok(config)) if !self.has_fatal() => Some((component, config.helper())),
             _ => None,
@@ -400,10 +400,10 @@ impl Diagnosis {
         setup: &Setup,
         config: &Config,
         settings: &Settings,
-        component: Result<Found, Error>,
+        component: Result<FoundComponent, Error>,
         grants: Option<&Grants>,
     ) -> Result<(), (Error, &'static str)> {
-        let Found { component: path, by_config, ships, .. } = component
+        let FoundComponent { component: path, by_config, ships, .. } = component
             .map_err(|error| (error, "put it into one of the directories, or name it as `component` in the config"))?;
         (self.component, self.component_by_config, self.component_ships) = (Some(path.clone()), by_config, ships);
         if let Some(Err(error)) =

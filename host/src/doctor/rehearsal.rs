@@ -14,7 +14,7 @@ use crate::contract::{Access, Rehearsal};
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::loader;
-use crate::policy::Target;
+use crate::policy::OpenTarget;
 use crate::process::PerProcess;
 use crate::sandbox::Pool;
 use crate::setup::Setup;
@@ -26,7 +26,7 @@ use crate::until::Until;
 pub(crate) fn rehearse(
     component: &Path,
     helper: &Helper,
-    target: &Target,
+    target: &OpenTarget,
     settings: &Settings,
     setup: &Setup,
 ) -> Result<(), Error> {

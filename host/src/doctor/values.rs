@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::rehearsal::rehearse;
 use crate::config::{Config, Settings, Table};
 use crate::error::{Error, ErrorKind};
-use crate::sandbox_traits::Found;
+use crate::sandbox_traits::FoundComponent;
 use crate::setup::Setup;
 use crate::uri::StoreUri;
 
@@ -23,7 +23,7 @@ pub(super) enum Checked {
 }
 
 /// Check a table's options, and the URI of a tenant.
-pub(super) fn check(table: &Table, config: &Config, found: &Found, setup: &Setup) -> Checked {
+pub(super) fn check(table: &Table, config: &Config, found: &FoundComponent, setup: &Setup) -> Checked {
     if let Some(uri) = table.name.strip_prefix("tenant ") {
         return check_at(uri, config, found, setup);
     }
@@ -62,7 +62,7 @@ fn made_up(scheme: &str, root: Option<&str>, port: Option<u16>) -> Vec<String> {
     places.into_iter().map(|place| format!("{scheme}://{place}")).collect()
 }
 
-fn check_at(uri: &str, config: &Config, found: &Found, setup: &Setup) -> Checked {
+fn check_at(uri: &str, config: &Config, found: &FoundComponent, setup: &Setup) -> Checked {
     let is_tenant = config.is_tenant(uri);
     let opened = StoreUri::parse(uri).and_then(|uri| {
         let uri = config.placed(uri, &found.served)?;

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::limits;
 use crate::policy::{Declared, Served};
 use crate::process::PerProcess;
-use crate::sandbox_traits::Found;
+use crate::sandbox_traits::FoundComponent;
 use crate::uri::check_scheme;
 
 /// What was found out about a file.
@@ -44,7 +44,7 @@ type Own = (PathBuf, bool);
 
 impl Places {
     /// Who serves a scheme.
-    pub(crate) fn serve(&self, scheme: &str, config: &Config) -> Result<Found, Error> {
+    pub(crate) fn serve(&self, scheme: &str, config: &Config) -> Result<FoundComponent, Error> {
         let (backend, (component, by_config)) = match self.own(scheme, config) {
             Some(own) => (scheme.to_owned(), own),
             None => self.listing(scheme, config)?.ok_or_else(|| self.not_found(scheme))?,
@@ -57,7 +57,7 @@ impl Places {
             *other == backend || *other == scheme || !config.mentions(other) || self.is_also(other, &backend, config)
         });
         let trusted = ships || config.pins(&backend);
-        Ok(Found { component, by_config, ships, served: Served { backend, declared, trusted }, identity })
+        Ok(FoundComponent { component, by_config, ships, served: Served { backend, declared, trusted }, identity })
     }
 
     /// Whether a backend serves a scheme that it lists. Where two others are in doubt about it, it is taken to.
@@ -211,7 +211,7 @@ mod tests {
             path
         }
 
-        fn serve(&self, scheme: &str, config: &str) -> Result<Found, Error> {
+        fn serve(&self, scheme: &str, config: &str) -> Result<FoundComponent, Error> {
             self.places.serve(scheme, &Config::parse(Path::new("/etc/c.toml"), config).unwrap())
         }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::hashes::{from_guest, of_one_width, to_guest, to_guest_by_width};
 use super::pool::{Call, Pool};
 use crate::backend::{
-    Answers, Backend, Bytes, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target, expect_some,
+    Answers, Backend, Bytes, ChunkHash, ChunkToPut, Committed, Got, Presence, Put, Target, expect_some,
 };
 use crate::contract::bindings::kv_store::backend::store_types::{
     self as store, CommitOutcome, DeleteOutcome, GetOutcome, Manifest,
@@ -32,7 +32,7 @@ impl Backend for Pool {
         })
     }
 
-    fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
+    fn put(&self, chunks: &[ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put> {
         let Some((first, _)) = chunks.first() else { return Ok(Vec::new()) };
         let width = first.as_slice().len();
         let same = chunks.iter().take_while(|(hash, _)| hash.as_slice().len() == width).count();

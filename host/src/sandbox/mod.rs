@@ -23,13 +23,13 @@ use crate::contract::Access;
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::loader::{self, Loaded, Places};
-use crate::sandbox_traits::{Component, Components, Features, Found, Instances, Maintenance, Reach};
+use crate::sandbox_traits::{Component, Components, Features, FoundComponent, Instances, Maintenance, Reach};
 use crate::threads::Whose;
 use crate::until::Until;
 
 /// The places of a host are where its components are looked for.
 impl Components for Places {
-    fn serve(&self, scheme: &str, config: &Config) -> Result<Found, Error> {
+    fn serve(&self, scheme: &str, config: &Config) -> Result<FoundComponent, Error> {
         loader::tell_relative_directories();
         self.serve(scheme, config)
     }

@@ -51,7 +51,7 @@ pub fn folder_of(version: &str) -> PathBuf {
 
 /// What to do with a part.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum PartAccess {
     Write,
     Read,
 }
@@ -75,7 +75,7 @@ impl Installation {
         if self.dist == dist() { root().join("target/test-consumers/cache") } else { self.work.path().join("cache") }
     }
 
-    fn run(&self, program: &str, mode: Mode, part: &str, target: &str) {
+    fn run(&self, program: &str, access: PartAccess, part: &str, target: &str) {
         let binary = self.work.path().join(program);
         if !binary.exists() {
             // A library finds functions in the program that loads it, as compat_llama.c has them.
@@ -83,7 +83,7 @@ impl Installation {
         }
         let lib = self.dist.join("lib");
         let mut command = Command::new(binary);
-        command.arg(if mode == Mode::Write { "write" } else { "read" }).args([part, target]);
+        command.arg(if access == PartAccess::Write { "write" } else { "read" }).args([part, target]);
         command.current_dir(&self.work).env_clear().env("MEMKV_AUTH_KEY", AUTH_KEY);
         command.env("KV_STORE_LIBRARY", lib.join("libkv_store_wasm.so"));
         command.env("KV_CACHE_LIBRARY", lib.join("libkv_cache.so"));
@@ -94,30 +94,30 @@ impl Installation {
     }
 
     /// Write or read the parts with these names, each in the store that `uri` answers for its name and number.
-    fn stores(&self, mode: Mode, parts: &[&str], uri: impl Fn(&str, usize) -> String) {
+    fn stores(&self, access: PartAccess, parts: &[&str], uri: impl Fn(&str, usize) -> String) {
         for (number, part) in PARTS.iter().enumerate().filter(|(_, part)| parts.contains(&part.name)) {
-            self.run(part.program, mode, part.name, &uri(part.name, number));
+            self.run(part.program, access, part.name, &uri(part.name, number));
         }
     }
 
     /// Stores in directories below one.
-    pub fn files(&self, mode: Mode, parts: &[&str], folder: &Path) {
-        self.stores(mode, parts, |name, _| format!("local-fs://{}/{name}", folder.display()));
+    pub fn files(&self, access: PartAccess, parts: &[&str], folder: &Path) {
+        self.stores(access, parts, |name, _| format!("local-fs://{}/{name}", folder.display()));
     }
 
     /// Databases of a server.
-    pub fn redis(&self, mode: Mode, parts: &[&str], server: &RedisServer) {
-        self.stores(mode, parts, |_, number| format!("redis://127.0.0.1:{}/{number}", server.port));
+    pub fn redis(&self, access: PartAccess, parts: &[&str], server: &RedisServer) {
+        self.stores(access, parts, |_, number| format!("redis://127.0.0.1:{}/{number}", server.port));
     }
 
     /// Namespaces of a server.
-    pub fn memkv(&self, mode: Mode, parts: &[&str], server: &MemkvServer) {
-        self.stores(mode, parts, |name, _| server.uri(name));
+    pub fn memkv(&self, access: PartAccess, parts: &[&str], server: &MemkvServer) {
+        self.stores(access, parts, |name, _| server.uri(name));
     }
 
     /// A directory of rows.
-    pub fn rows(&self, mode: Mode, folder: &Path) {
-        self.run("compat_rows", mode, "rows", &folder.display().to_string());
+    pub fn rows(&self, access: PartAccess, folder: &Path) {
+        self.run("compat_rows", access, "rows", &folder.display().to_string());
     }
 }
 
@@ -132,14 +132,14 @@ pub fn write(dist: &Path, folder: &Path) {
         fs::create_dir(folder).expect("a temporary directory can be written to");
     }
     let [files, redis, memkv, rows] = &folders;
-    installation.files(Mode::Write, &parts, files);
-    installation.rows(Mode::Write, rows);
+    installation.files(PartAccess::Write, &parts, files);
+    installation.rows(PartAccess::Write, rows);
     let server = RedisServer::start(&["--dir", &redis.display().to_string()]);
-    installation.redis(Mode::Write, &parts, &server);
+    installation.redis(PartAccess::Write, &parts, &server);
     let saved = server.ask("SAVE");
     assert!(saved.starts_with("+OK"), "SAVE: {saved}");
     let mut server = MemkvServer::start_of(dist, &["--data", &memkv.display().to_string()]);
-    installation.memkv(Mode::Write, &parts, &server);
+    installation.memkv(PartAccess::Write, &parts, &server);
     assert!(server.terminate().success(), "memkv-server stops");
     fs::create_dir_all(folder).expect("the clone can be written to");
     for from in folders {

@@ -26,7 +26,7 @@ pub enum Mode {
     Repeats,
 }
 
-struct Shared {
+struct LinkShared {
     server: u16,
     mode: AtomicU8,
     /// Both ends of each connection, by its number.
@@ -38,7 +38,7 @@ struct Shared {
 /// A running relay. It ends with its value.
 pub struct Link {
     pub port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<LinkShared>,
 }
 
 /// How much longer than the others a connection may keep what was sent.
@@ -52,7 +52,7 @@ impl Link {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
         let mode = AtomicU8::new(Mode::Passes as u8);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LinkShared {
             server,
             mode,
             open: Mutex::default(),
@@ -91,7 +91,7 @@ impl Drop for Link {
     }
 }
 
-impl Shared {
+impl LinkShared {
     fn close_all(&self) {
         for stream in self.open.lock().drain().flat_map(|(_, ends)| ends) {
             let _ = stream.shutdown(Shutdown::Both);

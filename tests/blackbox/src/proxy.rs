@@ -47,7 +47,7 @@ struct ProxyState {
     turn: u64,
 }
 
-struct Shared {
+struct ProxyShared {
     server: u16,
     state: Mutex<ProxyState>,
     goes_on: Condvar,
@@ -57,7 +57,7 @@ struct Shared {
 /// A running proxy; its threads end with the process.
 pub struct Proxy {
     pub port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyShared>,
 }
 
 impl Proxy {
@@ -65,8 +65,12 @@ impl Proxy {
     pub fn start(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let shared =
-            Arc::new(Shared { server, state: Mutex::default(), goes_on: Condvar::new(), lies: AtomicUsize::new(0) });
+        let shared = Arc::new(ProxyShared {
+            server,
+            state: Mutex::default(),
+            goes_on: Condvar::new(),
+            lies: AtomicUsize::new(0),
+        });
         let of_threads = shared.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -99,7 +103,7 @@ impl Proxy {
     }
 }
 
-impl Shared {
+impl ProxyShared {
     /// Wait as long as requests are held back.
     fn wait(&self) {
         let mut state = self.state.lock();
@@ -128,7 +132,7 @@ impl Shared {
     }
 }
 
-fn serve(stream: TcpStream, shared: &Shared) {
+fn serve(stream: TcpStream, shared: &ProxyShared) {
     let Ok(mut writing) = stream.try_clone() else { return };
     let mut reading = BufReader::new(stream);
     while let Some(request) = Request::read(&mut reading) {

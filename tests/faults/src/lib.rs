@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use kv_store_wasm::raw::backend::{
-    Answers, Backend, ChunkHash, Committed, Got, Layer, NewChunk, Opening, Target, Wrap, contract_violation,
+    Answers, Backend, BackendLayer, ChunkHash, ChunkToPut, Committed, Got, Opening, Target, Wrap, contract_violation,
     expect_some,
 };
 use kv_store_wasm::raw::log::{Level, line};
@@ -37,7 +37,7 @@ pub fn install() {
 }
 
 /// The same, with a further layer next to the instances, inside the faults.
-pub fn install_with(layer: impl Layer + 'static) {
+pub fn install_with(layer: impl BackendLayer + 'static) {
     make_default(Host::builder().layer(layer));
 }
 
@@ -218,7 +218,7 @@ impl Faults {
 /// Injects what the table `fault` of a backend's config asks for.
 struct Injector;
 
-impl Layer for Injector {
+impl BackendLayer for Injector {
     fn open(&self, store: &Opening<'_>) -> Result<Option<Wrap>, Error> {
         let Some(table) = store.fault else { return Ok(None) };
         let faults = Faults::parse(table)?;
@@ -298,7 +298,7 @@ impl Backend for Faulty {
         Ok(answers)
     }
 
-    fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
+    fn put(&self, chunks: &[ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put> {
         let mut dice = self.faults.dice(Operation::PutChunks, chunks.iter().map(|(hash, _)| hash.as_slice()));
         let item = |dice: &mut Dice| match dice.below(2) {
             0 => Ok(Put::New),

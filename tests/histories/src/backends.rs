@@ -13,31 +13,8 @@ use kv_store_tests::redis::RedisServer;
 use kv_store_tests::seaweed::{BUCKET, Seaweed};
 use kv_store_tests::servers::Server;
 
-use crate::nemesis::Nemesis;
 use crate::promise::Promise;
-use crate::rounds::Setting;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    LocalFs,
-    Segments,
-    Redis,
-    Cluster,
-    Memkv,
-    S3,
-    Mooncake,
-}
-
-/// Their names, and what they are.
-pub const BACKENDS: [(Backend, &str, &str); 7] = [
-    (Backend::LocalFs, "local-fs", "a directory"),
-    (Backend::Segments, "segments", "a directory of segments"),
-    (Backend::Redis, "redis", "redis-server with appendfsync always"),
-    (Backend::Cluster, "cluster", "a Redis Cluster of three masters"),
-    (Backend::Memkv, "memkv", "memkv-server with --data"),
-    (Backend::S3, "s3", "SeaweedFS with one gateway"),
-    (Backend::Mooncake, "mooncake", "a Mooncake Store of two nodes"),
-];
+use crate::setting::{Backend, Nemesis, Setting};
 
 /// What runs behind the processes.
 pub enum Servers {
@@ -72,27 +49,6 @@ pub struct Store {
 const COMPILES: Duration = Duration::from_secs(120);
 /// Processes of a history at a time.
 pub const PROCESSES: usize = 8;
-
-impl Backend {
-    pub fn name(self) -> &'static str {
-        BACKENDS.iter().find(|(own, ..)| *own == self).map_or("", |(_, name, _)| name)
-    }
-
-    fn scheme(self) -> &'static str {
-        if self == Backend::Cluster { "redis" } else { self.name() }
-    }
-
-    /// Of a call: short, so that what is held up is late.
-    fn deadline(self) -> Duration {
-        Duration::from_millis(match self {
-            Backend::LocalFs | Backend::Segments | Backend::Redis | Backend::Memkv => 700,
-            Backend::Cluster => 1_500,
-            Backend::Mooncake => 2_000,
-            // SeaweedFS on a busy machine takes half a second for an object.
-            Backend::S3 => 4_000,
-        })
-    }
-}
 
 impl Store {
     /// Start what it needs, in `folder`. None: it cannot run here, and why is said.

@@ -48,7 +48,7 @@ pub fn check(history: &History, promise: &Promise) -> Report {
     let published = published(history);
     let mut report = Report { keys: keys.len(), ..Report::default() };
     for (key, calls) in keys {
-        let key = Key { history, promise, key, calls: &calls, published: &published };
+        let key = KeyHistory { history, promise, key, calls: &calls, published: &published };
         key.check(&mut report);
     }
     report
@@ -79,7 +79,7 @@ fn published(history: &History) -> HashMap<usize, u64> {
     published
 }
 
-struct Key<'a> {
+struct KeyHistory<'a> {
     history: &'a History,
     promise: &'a Promise,
     key: &'a str,
@@ -87,7 +87,7 @@ struct Key<'a> {
     published: &'a HashMap<usize, u64>,
 }
 
-impl Key<'_> {
+impl KeyHistory<'_> {
     fn check(&self, report: &mut Report) {
         let wrong = self.wrong_bytes();
         report.violations.extend(wrong.iter().map(|place| Violation {
@@ -269,11 +269,11 @@ fn named(short: &[Operation]) -> &'static str {
 }
 
 /// A violation with the calls that show it, times in milliseconds since the first call of the history.
-pub struct Shown<'a>(pub &'a History, pub &'a Violation);
+pub struct ShownViolation<'a>(pub &'a History, pub &'a Violation);
 
-impl Display for Shown<'_> {
+impl Display for ShownViolation<'_> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shown(history, Violation { rule, key, calls }) = self;
+        let ShownViolation(history, Violation { rule, key, calls }) = self;
         let begin = history.calls.first().map_or(0, |call| call.invoked);
         let ms = |time: u64| format!("{:.3}", time.saturating_sub(begin) as f64 / 1e6);
         writeln!(to, "{rule}: {key}: no order of these calls explains what was answered (ms; process/thread)")?;

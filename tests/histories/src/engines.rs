@@ -10,9 +10,9 @@ use kv_store_tests::clock::Clock;
 use kv_store_tests::consumer::{Running, finish, start};
 use kv_store_tests::{built, memkv, root, seaweed};
 
-use crate::backends::{Backend, PROCESSES, Store};
-use crate::nemesis::Nemesis;
+use crate::backends::{PROCESSES, Store};
 use crate::record::{History, now};
+use crate::setting::{Backend, Nemesis};
 
 /// One that says nothing for so long hangs: no call takes a tenth of it.
 const SILENCE: Duration = Duration::from_secs(120);

@@ -10,6 +10,7 @@ mod promise;
 mod record;
 mod register;
 mod rounds;
+mod setting;
 mod values;
 mod worker;
 
@@ -20,11 +21,10 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 use kv_store_tests::dist;
 
-use backends::{BACKENDS, Backend};
-use nemesis::{NEMESES, Nemesis};
 use promise::Promise;
 use record::History;
-use rounds::{Round, Setting, round};
+use rounds::{Round, round};
+use setting::{BACKENDS, Backend, NEMESES, Nemesis, Setting};
 use values::GOLDEN;
 
 /// Record what eight processes call on one store while one nemesis strikes, and check it against what the backend promises.
@@ -157,7 +157,7 @@ fn check_kept(file: &std::path::Path, promise: Option<Promise>) -> ExitCode {
         }
     };
     let report = check::check(&history, &promise);
-    report.violations.iter().for_each(|violation| print!("{}", check::Shown(&history, violation)));
+    report.violations.iter().for_each(|violation| print!("{}", check::ShownViolation(&history, violation)));
     println!("{} calls, {} keys, {} violations", history.calls.len(), report.keys, report.violations.len());
     ExitCode::from(u8::from(!report.violations.is_empty()))
 }

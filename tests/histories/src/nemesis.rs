@@ -4,95 +4,12 @@ use std::time::Duration;
 
 use kv_store_tests::link::{Link, Mode};
 
-use crate::backends::{Backend, PROCESSES, Servers, Store};
+use crate::backends::{PROCESSES, Servers, Store};
 use crate::engines::{Engines, presses};
+use crate::setting::Nemesis;
 use crate::values::Random;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Nemesis {
-    Calm,
-    Kill,
-    Freeze,
-    ServerKill,
-    ServerFreeze,
-    Partition,
-    Late,
-    Break,
-    Repeat,
-    Clock,
-    Full,
-    Inodes,
-    Evict,
-    Reshard,
-}
-
-use Backend::{Cluster, LocalFs, Memkv, Mooncake, Redis, S3, Segments};
-
-/// Each with its name, the backends that meet it, and what it is.
-pub const NEMESES: &[(Nemesis, &str, &[Backend], &str)] = &[
-    (Nemesis::Calm, "calm", &[LocalFs, Segments, Redis, Cluster, Memkv, S3, Mooncake], "nothing"),
-    (
-        Nemesis::Kill,
-        "kill",
-        &[LocalFs, Segments, Redis, Cluster, Memkv, S3, Mooncake],
-        "SIGKILL of a process, another begins",
-    ),
-    (
-        Nemesis::Freeze,
-        "freeze",
-        &[LocalFs, Segments, Redis, Cluster, Memkv, S3, Mooncake],
-        "SIGSTOP of two processes, past their deadlines",
-    ),
-    (Nemesis::ServerKill, "server-kill", &[Redis, Memkv, Mooncake], "SIGKILL of the server, and its start"),
-    (
-        Nemesis::ServerFreeze,
-        "server-freeze",
-        &[Redis, Cluster, Memkv, S3],
-        "SIGSTOP of the server, past the deadlines of calls",
-    ),
-    (Nemesis::Partition, "partition", &[Redis, Memkv, S3], "the connections of some processes are cut"),
-    (Nemesis::Late, "late", &[Redis, Memkv, S3], "what some processes send arrives after they have given up"),
-    (
-        Nemesis::Break,
-        "break",
-        &[Redis, Memkv, S3],
-        "connections break, and what was sent on them arrives when it was sent again",
-    ),
-    (Nemesis::Repeat, "repeat", &[Memkv], "what processes send arrives twice"),
-    (
-        Nemesis::Clock,
-        "clock",
-        &[LocalFs, Segments, Redis, Memkv, S3],
-        "wall clocks jump, those of servers forward only",
-    ),
-    (Nemesis::Full, "full", &[LocalFs, Segments], "the disk is full"),
-    (Nemesis::Inodes, "inodes", &[LocalFs, Segments], "the disk has no inodes left"),
-    (
-        Nemesis::Evict,
-        "evict",
-        &[LocalFs, Segments, Redis, Memkv, Mooncake],
-        "the store is smaller than what is put into it, and who reads is stopped now and then",
-    ),
-    (Nemesis::Reshard, "reshard", &[Cluster], "slots move between the masters"),
-];
-
 impl Nemesis {
-    pub fn name(self) -> &'static str {
-        NEMESES.iter().find(|(own, ..)| *own == self).map_or("", |(_, name, ..)| name)
-    }
-
-    /// Whether the store may lose what it has acknowledged.
-    pub fn loses(self, backend: Backend) -> bool {
-        match self {
-            Nemesis::Evict => true,
-            // A segment is evicted where the disk has no room for another one.
-            Nemesis::Full | Nemesis::Inodes => backend == Segments,
-            // Its nodes keep all in memory, and so do masters of the cluster.
-            Nemesis::ServerKill => backend == Mooncake,
-            _ => false,
-        }
-    }
-
     /// One bout.
     pub fn strike(self, store: &mut Store, engines: &mut Engines, random: &mut Random) {
         let deadline = store.promise.deadline.as_millis() as u64;
@@ -217,21 +134,4 @@ fn among_links(store: &Store, random: &mut Random, mode: Mode, time: Duration) {
     }
     std::thread::sleep(time);
     store.links.iter().for_each(|link| link.set(Mode::Passes));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backends::BACKENDS;
-
-    #[test]
-    fn each_backend_is_met_and_each_name_is_one() {
-        for (backend, name, _) in BACKENDS {
-            assert!(NEMESES.iter().any(|(_, _, backends, _)| backends.contains(&backend)), "{name}");
-        }
-        for (nemesis, name, backends, _) in NEMESES {
-            assert_eq!(NEMESES.iter().filter(|(own, other, ..)| own == nemesis || other == name).count(), 1, "{name}");
-            assert!(!backends.is_empty());
-        }
-    }
 }

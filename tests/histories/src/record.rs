@@ -105,7 +105,7 @@ impl Recorder {
 
     /// It has returned.
     pub fn end(&self, number: u64, outcome: Outcome) {
-        self.line(|time| format!("< {number} {} {time}\n", Shown(outcome)));
+        self.line(|time| format!("< {number} {} {time}\n", ShownOutcome(outcome)));
     }
 
     /// `CLOCK_MONOTONIC` is read under the lock: before what is called, after what was answered.
@@ -140,9 +140,9 @@ fn digest(text: &str) -> Option<Option<u64>> {
     if text == "-" { Some(None) } else { u64::from_str_radix(text, 16).ok().map(Some) }
 }
 
-struct Shown(Outcome);
+struct ShownOutcome(Outcome);
 
-impl Display for Shown {
+impl Display for ShownOutcome {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Outcome::Done(value) => write!(to, "done {}", Digest(value)),
@@ -240,7 +240,7 @@ impl Display for Call {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Call { process, thread, handle, kind, key, value, invoked, answered, outcome } = self;
         let answered = answered.map_or("-".to_owned(), |answered| answered.to_string());
-        let (kind, value, outcome) = (word(*kind), Digest(*value), Shown(*outcome));
+        let (kind, value, outcome) = (word(*kind), Digest(*value), ShownOutcome(*outcome));
         write!(to, "{process} {thread} {handle} {kind} {key} {value} {invoked} {answered} {outcome}")
     }
 }

@@ -5,25 +5,13 @@ use std::time::{Duration, Instant};
 
 use kv_store_tests::root;
 
-use crate::backends::{Backend, Store};
-use crate::check::{Report, Shown, check};
+use crate::backends::Store;
+use crate::check::{Report, ShownViolation, check};
 use crate::engines::Engines;
-use crate::nemesis::Nemesis;
 use crate::promise::Promise;
 use crate::record::History;
+use crate::setting::{Backend, Nemesis, Setting};
 use crate::values::Random;
-
-/// What rounds run with.
-pub struct Setting {
-    /// What is installed: the library, its components, memkv-server.
-    pub dist: PathBuf,
-    /// The server refuses no change for being late: redis without scripts.
-    pub unfenced: bool,
-    /// In place of the installed component.
-    pub component: Option<PathBuf>,
-    /// How long the nemesis strikes, and four deadlines at least.
-    pub time: Duration,
-}
 
 /// What a round came to.
 pub struct Round {
@@ -107,7 +95,8 @@ impl Round {
 
     /// What was found, for a person.
     pub fn found(&self) -> String {
-        let violations = self.report.violations.iter().map(|violation| Shown(&self.history, violation).to_string());
+        let violations =
+            self.report.violations.iter().map(|violation| ShownViolation(&self.history, violation).to_string());
         violations.chain(self.wrong.iter().map(|wrong| format!("{wrong}\n"))).collect()
     }
 }

@@ -70,7 +70,7 @@ struct Worker {
 }
 
 /// An open store, and its number in the records.
-struct Store<'a> {
+struct NumberedStore<'a> {
     handle: Handle<'a>,
     number: u32,
 }
@@ -139,12 +139,12 @@ fn fetched(status: i32, bytes: &[u8]) -> Outcome {
 }
 
 impl Worker {
-    fn open(&self) -> Option<Store<'_>> {
+    fn open(&self) -> Option<NumberedStore<'_>> {
         let handle = self.library.open(&self.options.uri);
         if handle.is_none() {
             std::thread::sleep(Duration::from_millis(20));
         }
-        Some(Store { handle: handle?, number: self.handles.fetch_add(1, Relaxed) })
+        Some(NumberedStore { handle: handle?, number: self.handles.fetch_add(1, Relaxed) })
     }
 
     /// Make a call by this thread and handle, and record it.
@@ -184,7 +184,7 @@ impl Worker {
         }
     }
 
-    fn step(&self, thread: u32, writes: &Store<'_>, reads: &Store<'_>, random: &mut Random) {
+    fn step(&self, thread: u32, writes: &NumberedStore<'_>, reads: &NumberedStore<'_>, random: &mut Random) {
         let name = Key::Manifest(random.below(MANIFESTS));
         if self.options.press && random.below(2) == 0 {
             return self.press(writes);
@@ -222,7 +222,7 @@ impl Worker {
     }
 
     /// `save_begin`, `put_many`, `save_commit`.
-    fn save(&self, thread: u32, store: &Store<'_>, name: Key, random: &mut Random) {
+    fn save(&self, thread: u32, store: &NumberedStore<'_>, name: Key, random: &mut Random) {
         let Some(batches) = store.handle.batches() else { return self.save_buffered(thread, store, name, random) };
         let Some(save) = batches.save() else { return };
         // Its commit publishes nothing that the handle keeps.
@@ -244,7 +244,7 @@ impl Worker {
     }
 
     /// `put_chunk`, `put_manifest`.
-    fn save_buffered(&self, thread: u32, store: &Store<'_>, name: Key, random: &mut Random) {
+    fn save_buffered(&self, thread: u32, store: &NumberedStore<'_>, name: Key, random: &mut Random) {
         for _ in 0..random.below(3) {
             let key = self.saved(random);
             let bytes = content(number(key));
@@ -258,7 +258,7 @@ impl Worker {
         });
     }
 
-    fn put(&self, thread: u32, store: &Store<'_>, key: Key) {
+    fn put(&self, thread: u32, store: &NumberedStore<'_>, key: Key) {
         let Some(batch) = self.batch else { return };
         let mut bytes = content(number(key));
         self.call((thread, store.number), Kind::Put, key, Some(digest(&bytes)), || {
@@ -267,14 +267,14 @@ impl Worker {
     }
 
     /// Put what is in no record, under a key that nobody else has.
-    fn press(&self, store: &Store<'_>) {
+    fn press(&self, store: &NumberedStore<'_>) {
         let Some(batch) = self.batch else { return };
         let number = self.values.fetch_add(1, Relaxed);
         let key = format!("press {:>4} {number:>10}", self.options.process);
         one(&store.handle, batch.put_many, key.as_bytes(), 0, &mut filler(number, PRESSES));
     }
 
-    fn replace(&self, thread: u32, store: &Store<'_>, key: Key, random: &mut Random) {
+    fn replace(&self, thread: u32, store: &NumberedStore<'_>, key: Key, random: &mut Random) {
         let Some(batch) = self.batch else { return };
         let mut bytes = self.value(random);
         self.call((thread, store.number), Kind::Set, key, Some(digest(&bytes)), || {
@@ -282,14 +282,14 @@ impl Worker {
         });
     }
 
-    fn remove(&self, thread: u32, store: &Store<'_>, key: Key) {
+    fn remove(&self, thread: u32, store: &NumberedStore<'_>, key: Key) {
         let Some(batch) = self.batch else { return };
         self.call((thread, store.number), Kind::Remove, key, None, || {
             outcome(one(&store.handle, batch.delete_many, &key.hash(), 0, &mut []).0)
         });
     }
 
-    fn read(&self, thread: u32, store: &Store<'_>, key: Key) -> Outcome {
+    fn read(&self, thread: u32, store: &NumberedStore<'_>, key: Key) -> Outcome {
         self.call((thread, store.number), Kind::Get, key, None, || match (key, self.batch) {
             (Key::Manifest(_), _) => match store.handle.get_manifest(&key.name()) {
                 Ok(Ok(bytes)) => fetched(0, &bytes),

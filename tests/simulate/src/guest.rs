@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kv_store_core::backend::{Answers, Backend, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
+use kv_store_core::backend::{Answers, Backend, ChunkHash, ChunkToPut, Committed, Got, Presence, Put, Target};
 use kv_store_core::config::{Config, Digest, Helper};
 use kv_store_core::limits::Limits;
 use kv_store_core::policy::Served;
-use kv_store_core::sandbox::{Component, Components, Features, Found, Instances, Maintenance, Properties, Reach};
+use kv_store_core::sandbox::{
+    Component, Components, Features, FoundComponent, Instances, Maintenance, Properties, Reach,
+};
 use kv_store_core::threads::Whose;
 use kv_store_core::until::Until;
 use kv_store_core::{Buffer, Error, ErrorKind};
@@ -35,11 +37,11 @@ impl std::fmt::Debug for Guest {
 }
 
 impl Components for Guest {
-    fn serve(&self, scheme: &str, _: &Config) -> Result<Found, Error> {
+    fn serve(&self, scheme: &str, _: &Config) -> Result<FoundComponent, Error> {
         let component = PathBuf::from("/simulated.wasm");
         // `s3+http` is a scheme of s3.
         let name = scheme.split('+').next().unwrap_or(scheme);
-        Ok(Found { component, by_config: false, ships: true, served: Served::by_name(name), identity: None })
+        Ok(FoundComponent { component, by_config: false, ships: true, served: Served::by_name(name), identity: None })
     }
 
     fn names(&self) -> BTreeSet<String> {
@@ -147,8 +149,8 @@ impl Backend for Guest {
         }
     }
 
-    fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
-        let stored = |(hash, bytes): &NewChunk<'_>| (chunk(hash), Arc::new(bytes.pieces().concat()));
+    fn put(&self, chunks: &[ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put> {
+        let stored = |(hash, bytes): &ChunkToPut<'_>| (chunk(hash), Arc::new(bytes.pieces().concat()));
         let request = Request::Put { chunks: chunks.iter().map(stored).collect(), replace };
         match calls::ask(self, request, until)? {
             (asked, Reply::Put(answers)) => Self::items(asked, answers),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use kv_platform::sync::{Mutex, MutexGuard};
 use kv_store_core::config::{Config, Source};
 use kv_store_core::process::{Clock, Random, Spawn};
-use kv_store_core::store::{Parts, Process, Setup};
+use kv_store_core::store::{Process, ProcessParts, Setup};
 
 use crate::calls::Fate;
 use crate::chance::Dice;
@@ -217,7 +217,7 @@ pub fn setup(sim: &Arc<Sim>, process: usize) -> Setup {
         Ok(())
     });
     let clock = Clock::of(sim.threads.clone());
-    let parts = Parts { clock, spawn: spawn.on_cores(4), random, forks: || 0 };
+    let parts = ProcessParts { clock, spawn: spawn.on_cores(4), random, forks: || 0 };
     let config = Config::given(&config(sim)).expect("the config of a history is one");
     Setup {
         config: Source::Given(config),

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use kv_platform::sync::Mutex;
-use kv_store_core::process::{Job, Place, Time};
+use kv_store_core::process::{Job, Time, WaitAddress};
 
 use crate::chance::Dice;
 
@@ -61,7 +61,7 @@ struct State {
     ready: Vec<usize>,
     timers: BinaryHeap<Reverse<(Moment, u64)>>,
     due: HashMap<u64, Due>,
-    waiting: HashMap<Place, Vec<usize>>,
+    waiting: HashMap<WaitAddress, Vec<usize>>,
     spawned: Vec<(usize, Job)>,
     numbered: u64,
     over: bool,
@@ -78,7 +78,7 @@ struct Known {
     task: Task,
     /// Tells one wait from the next.
     ticket: u64,
-    place: Option<Place>,
+    place: Option<WaitAddress>,
     done: bool,
     /// The history is over only when it has ended.
     awaited: bool,
@@ -198,7 +198,7 @@ impl Threads {
         self.suspend(None, Some(until));
     }
 
-    fn suspend(&self, place: Option<Place>, until: Option<Moment>) {
+    fn suspend(&self, place: Option<WaitAddress>, until: Option<Moment>) {
         let waits = {
             let mut state = self.state.lock();
             if state.over {
@@ -381,17 +381,17 @@ impl Time for Threads {
         true
     }
 
-    fn wait(&self, place: Place, until: Option<Instant>) {
+    fn wait(&self, place: WaitAddress, until: Option<Instant>) {
         self.suspend(Some(place), until.map(|until| self.moment_of(until)));
     }
 
-    fn wait_for_lock(&self, _: Place) {
+    fn wait_for_lock(&self, _: WaitAddress) {
         // Nobody tells when a lock is given back.
         let long = self.state.lock().dice.within(10 * MICROSECOND, MILLISECOND);
         self.pause(long);
     }
 
-    fn notify(&self, place: Place, all: bool) {
+    fn notify(&self, place: WaitAddress, all: bool) {
         let mut state = self.state.lock();
         let Some(waiting) = state.waiting.get(&place).filter(|waiting| !waiting.is_empty()) else { return };
         let woken = match all {

@@ -15,8 +15,7 @@ use kv_store_tests::proxy::{Ask, Lie, Proxy, Request, Response};
 use kv_store_tests::seaweed::{BUCKET, Seaweed};
 
 use crate::late::consumer::{Answer, Consumer};
-use crate::process::Story;
-use crate::suites::{config, scratch};
+use crate::process::{Story, config, scratch};
 use crate::workload::{GOLDEN, Random};
 
 /// Values of a phase: half of them manifests, half chunks.
@@ -215,7 +214,7 @@ fn half_upload(request: &Request, ask: Ask<'_>) -> Option<Response> {
 }
 
 /// A value of a phase.
-struct Lane {
+struct PhaseValue {
     is_manifest: bool,
     key: String,
     bytes: usize,
@@ -223,7 +222,7 @@ struct Lane {
     allowed: Vec<Option<u64>>,
 }
 
-impl Lane {
+impl PhaseValue {
     fn call(&self, [of_manifest, of_chunk]: [&str; 2], value: u64) -> String {
         let call = if self.is_manifest { of_manifest } else { of_chunk };
         format!("{call} {} {value} {}", self.key, self.bytes)
@@ -295,14 +294,14 @@ fn phase(
     story: &mut Story,
 ) {
     let of_parts = told.about == About::Parts;
-    let mut lane = |lane: usize| Lane {
+    let mut lane = |lane: usize| PhaseValue {
         is_manifest: lane.is_multiple_of(2),
         key: format!("lie-{number:04}-{lane:02}-no-hash"),
         bytes: if of_parts { LONG } else { SIZES[random.below(SIZES.len() as u64) as usize] },
         allowed: Vec::new(),
     };
     // A manifest takes the same way.
-    let mut lanes: Vec<Lane> = if of_parts { vec![lane(1)] } else { (0..LANES).map(lane).collect() };
+    let mut lanes: Vec<PhaseValue> = if of_parts { vec![lane(1)] } else { (0..LANES).map(lane).collect() };
     let value = |lane: usize, change: u64| number as u64 * 1000 + lane as u64 * 10 + change;
     let first = lanes.iter().enumerate().map(|(at, lane)| lane.call(["publish", "replace"], value(at, 1)));
     for (at, answer) in lied_to.ask(first.collect()).into_iter().enumerate() {
@@ -341,8 +340,8 @@ fn phase(
 }
 
 /// Hold what a consumer reads against what may be there.
-fn look(what: &str, when: &str, lanes: &[Lane], consumer: &mut Consumer, may_miss: bool, story: &mut Story) {
-    let answers = consumer.ask(lanes.iter().map(Lane::read).collect());
+fn look(what: &str, when: &str, lanes: &[PhaseValue], consumer: &mut Consumer, may_miss: bool, story: &mut Story) {
+    let answers = consumer.ask(lanes.iter().map(PhaseValue::read).collect());
     story.operations += lanes.len() as u64;
     for (lane, answer) in lanes.iter().zip(answers) {
         let is_allowed = match answer {

@@ -75,7 +75,7 @@ struct Arguments {
 enum Command {
     /// The consumer that is tormented
     #[command(hide = true)]
-    Worker(worker::Options),
+    Worker(worker::WorkerOptions),
     /// A consumer that fetches one chunk without end
     #[command(hide = true)]
     Watch(worker::Watch),
@@ -84,13 +84,13 @@ enum Command {
     Script(states::Script),
     /// Check what a crash in the midst of such saves may leave
     #[command(hide = true)]
-    States(states::Options),
+    States(states::StateOptions),
     /// States that a power loss may leave of what another program wrote
     #[command(hide = true)]
-    Images(states::images::Options),
+    Images(states::images::ImageOptions),
     /// A consumer that does what it is told
     #[command(hide = true)]
-    LateConsumer(late::Options),
+    LateConsumer(late::ConsumerOptions),
     /// One of the writers of --soak
     #[command(hide = true)]
     SoakWriter(soak::WriterOptions),
@@ -127,7 +127,7 @@ fn main() -> ExitCode {
         return ExitCode::from(u8::from(!held));
     }
     if arguments.soak {
-        return soak::soak(&soak::Setting {
+        return soak::soak(&soak::SoakSetting {
             time: arguments.time(),
             seed: arguments.seed,
             json: arguments.json,
@@ -152,7 +152,7 @@ impl Arguments {
 }
 
 /// What a suite has come to.
-struct Row {
+struct SuiteRow {
     suite: &'static Suite,
     rounds: u64,
     total: Story,
@@ -171,8 +171,8 @@ fn torture(arguments: &Arguments) -> ExitCode {
         let of_kind = far::SUITES.iter().any(|far| far.name == suite.name) == arguments.far;
         if arguments.only.is_empty() { of_kind } else { named(suite) }
     };
-    let fresh = |suite| Row { suite, rounds: 0, total: Story::new(), took: Duration::ZERO };
-    let mut rows: Vec<Row> = all().filter(wanted).map(fresh).collect();
+    let fresh = |suite| SuiteRow { suite, rounds: 0, total: Story::new(), took: Duration::ZERO };
+    let mut rows: Vec<SuiteRow> = all().filter(wanted).map(fresh).collect();
     let time = arguments.time();
     let (begun, mut violations) = (Instant::now(), Vec::new());
     let bar = bar(arguments, time, rows.len() as u64);
@@ -239,7 +239,7 @@ fn indented(log: &str) -> String {
     log.lines().map(|line| format!("  {line}\n")).collect::<String>().trim_end().to_owned()
 }
 
-fn show(rows: &[Row]) {
+fn show(rows: &[SuiteRow]) {
     let line = |cells: [String; 8]| {
         let [suite, rounds, operations, saves, failed, kills, violations, seconds] = cells;
         println!(
@@ -247,7 +247,7 @@ fn show(rows: &[Row]) {
         );
     };
     line(["suite", "rounds", "operations", "saves", "failed", "kills", "violations", "seconds"].map(str::to_owned));
-    for Row { suite, rounds, total, took } in rows {
+    for SuiteRow { suite, rounds, total, took } in rows {
         let Story { operations, saves, failed, kills, wrong, .. } = total;
         let numbers =
             [*rounds, *operations, *saves, *failed, *kills, wrong.len() as u64].map(|number| number.to_string());

@@ -13,6 +13,8 @@ use kv_store_tests::{built, memkv, root, seaweed};
 use crate::oracle::Name;
 use crate::workload::{NAMES, name};
 
+/// Set, the component to use in place of the installed one: to see that a suite finds what is wrong with it.
+const COMPONENT: &str = "KV_STORE_TORTURE_COMPONENT";
 /// A worker that says nothing for so long hangs.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -239,4 +241,19 @@ impl Story {
             _ => {}
         }
     }
+}
+
+/// A table of the config that never lets the circuit breaker in the way, with `further` lines.
+pub fn config(scheme: &str, further: &str) -> String {
+    // None of what a suite saves is evicted, unless it says so.
+    let bounded = scheme != "segments" || further.contains("options");
+    let bounds = if bounded { "" } else { "options = { max_bytes = '4 GiB', segment_bytes = '2 MiB' }\n" };
+    let component = std::env::var(COMPONENT).map(|path| format!("component = '{path}'\n")).unwrap_or_default();
+    format!(
+        "[backend.{scheme}]\nverify = 'xxh3'\nlimits.breaker_failures = 0\nlimits.idle_ms = 200\n{component}{bounds}{further}\n"
+    )
+}
+
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
 }

@@ -16,7 +16,7 @@ use crate::oracle::{Name, State};
 use crate::workload::{CHUNKS, Manifest, NAMES, Random, content, hash, name};
 
 #[derive(Clone, clap::Args)]
-pub struct Options {
+pub struct WorkerOptions {
     #[arg(long)]
     pub uri: String,
     #[arg(long)]
@@ -98,7 +98,7 @@ pub fn watch(options: &Watch) -> bool {
 }
 
 struct Worker {
-    options: Options,
+    options: WorkerOptions,
     library: Library,
     names: Vec<Mutex<Name>>,
     saves: AtomicU64,
@@ -120,7 +120,7 @@ fn shown(state: State) -> String {
     state.map_or("-".to_owned(), |save| save.to_string())
 }
 
-pub fn run(options: Options) -> bool {
+pub fn run(options: WorkerOptions) -> bool {
     if let Some(bytes) = options.file_bytes {
         limit_to(libc::RLIMIT_FSIZE, bytes);
     }
@@ -209,7 +209,7 @@ impl Worker {
                 self.prefetch(&store, &manifest);
             }
             for chunk in manifest.chunks {
-                let Options { lying, damaging, losing, .. } = self.options;
+                let WorkerOptions { lying, damaging, losing, .. } = self.options;
                 self.check_chunk(&store, chunk, !lying && !damaging && !losing);
             }
         }

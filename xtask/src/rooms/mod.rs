@@ -145,7 +145,8 @@ mod tests {
             source("one/src/b/deep.rs", "use super::other; type Kept = u8;"),
             source(
                 "one/src/c.rs",
-                "use crate::{a::Kept, b::other}; #[cfg(test)] mod tests { struct State; use crate::c; }",
+                "use crate::{a::Kept, b::other}; #[cfg(test)] mod tests { struct State; use crate::c; }
+                 #[cfg(all(test, loom))] mod loom { struct State; }",
             ),
             source("one/tests/it.rs", "struct State;"),
         ];

@@ -9,7 +9,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
-use crate::memory::Memory;
+use crate::memory::MachineMemory;
 
 pub fn file(name: &CStr) -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -55,16 +55,16 @@ pub fn fault_in(map: &[u8]) -> io::Result<bool> {
     }
 }
 
-pub fn of_the_machine() -> Option<Memory> {
+pub fn of_the_machine() -> Option<MachineMemory> {
     parse_meminfo(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }
 
-fn parse_meminfo(text: &str) -> Option<Memory> {
+fn parse_meminfo(text: &str) -> Option<MachineMemory> {
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     };
-    Some(Memory { total: field("MemTotal")?, available: field("MemAvailable")? })
+    Some(MachineMemory { total: field("MemTotal")?, available: field("MemAvailable")? })
 }
 
 /// # Safety
@@ -82,7 +82,7 @@ mod tests {
     fn meminfo_is_parsed() {
         let text =
             "MemTotal:        1000 kB\nMemFree:          100 kB\nMemAvailable:     300 kB\nHugepagesize: 2048 kB\n";
-        assert_eq!(parse_meminfo(text), Some(Memory { total: 1000 * 1024, available: 300 * 1024 }));
+        assert_eq!(parse_meminfo(text), Some(MachineMemory { total: 1000 * 1024, available: 300 * 1024 }));
         assert_eq!(parse_meminfo("MemTotal: 5 kB\n"), None);
         assert_eq!(parse_meminfo("MemTotal: 5 kB\nMemAvailable: x kB\n"), None);
     }

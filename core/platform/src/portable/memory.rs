@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::memory::Memory;
+use crate::memory::MachineMemory;
 
 pub fn file(name: &CStr) -> io::Result<File> {
     const TRIES: usize = 16;
@@ -46,7 +46,7 @@ pub fn fault_in(_: &[u8]) -> io::Result<bool> {
     Ok(false)
 }
 
-pub fn of_the_machine() -> Option<Memory> {
+pub fn of_the_machine() -> Option<MachineMemory> {
     None
 }
 

@@ -106,7 +106,7 @@ fn what_is_deleted_while_it_is_fetched_is_not_kept() {
 fn no_copy_is_taken_while_a_removal_may_come_that_ended_unknown() {
     let (far, level) = (Arc::<Far>::default(), open(&settings(MEMORY, None)));
     let changes = changes();
-    let counters = counters::OfProcess::default().of("near-test", None);
+    let counters = counters::ProcessCounters::default().of("near-test", None);
     let holding = Arc::new(Holding::new(far.clone(), changes.clone(), true, counters));
     let keys = Arc::new(FixedKeyScheme(true));
     let near = NearLayer::new(holding, level.clone(), Scope::of(&"a store"), keys, changes.clone());
@@ -142,7 +142,7 @@ fn only_chunks_under_the_hash_of_their_content_are_kept() {
     store.far.lying.store(0, SeqCst);
     assert_eq!(store.get(&key(b"true")).unwrap(), b"true");
     // A key that came to mean something else.
-    let new: NewChunk<'_> = (key(b"true"), Bytes::Borrowed(b"other"));
+    let new: ChunkToPut<'_> = (key(b"true"), Bytes::Borrowed(b"other"));
     store.near.put(&[new], true, &store.until).unwrap();
     assert_eq!(store.get(&key(b"true")).unwrap(), b"other");
     // A store whose keys are found to be none.

@@ -14,9 +14,9 @@ use std::time::Duration;
 use kv_platform::sync::{Mutex, MutexGuard};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::OfProcess;
-use super::{ContentKeys, Level, NearLayer, Scope};
-use crate::backend::{Answers, Backend, Bytes, Changes, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target};
+use super::NearLevels;
+use super::{ContentKeys, NearLayer, NearLevel, Scope};
+use crate::backend::{Answers, Backend, Bytes, Changes, ChunkHash, ChunkToPut, Committed, Got, Presence, Put, Target};
 use crate::config::Near;
 use crate::counters;
 use crate::error::{Error, ErrorKind};
@@ -71,10 +71,10 @@ impl Backend for Far {
         Ok(hashes.iter().take(answered).map(|hash| Ok(presence(hash))).collect())
     }
 
-    fn put(&self, new: &[NewChunk<'_>], replace: bool, _: &Until) -> Answers<Put> {
+    fn put(&self, new: &[ChunkToPut<'_>], replace: bool, _: &Until) -> Answers<Put> {
         let answered = self.begin(&self.others, new.len())?;
         let mut chunks = self.chunks();
-        let put = |(hash, data): &NewChunk<'_>| {
+        let put = |(hash, data): &ChunkToPut<'_>| {
             let data = match data {
                 Bytes::Borrowed(data) => data.to_vec(),
                 Bytes::Scattered(pieces) => pieces.concat(),
@@ -150,7 +150,7 @@ impl ContentKeys for FixedKeyScheme {
 /// A near level around a backend.
 struct NearAround {
     far: Arc<Far>,
-    level: Arc<Level>,
+    level: Arc<NearLevel>,
     near: Arc<NearLayer>,
     until: Until,
 }
@@ -162,15 +162,15 @@ fn settings(memory_bytes: u64, disk: Option<(PathBuf, u64)>) -> Near {
     Near { memory_bytes, disk, disk_bytes, ttl_s: TTL }
 }
 
-fn open(settings: &Near) -> Arc<Level> {
-    let counters = counters::OfProcess::default().of("near-test", None);
+fn open(settings: &Near) -> Arc<NearLevel> {
+    let counters = counters::ProcessCounters::default().of("near-test", None);
     Arc::new(process().open(&Arc::default(), settings, &counters))
 }
 
 /// All levels of these tests have one writer.
-fn process() -> &'static OfProcess {
-    static PROCESS: LazyLock<OfProcess> =
-        LazyLock::new(|| OfProcess::new(Clock::default(), Threads::default().near, Arc::default()));
+fn process() -> &'static NearLevels {
+    static PROCESS: LazyLock<NearLevels> =
+        LazyLock::new(|| NearLevels::new(Clock::default(), Threads::default().near, Arc::default()));
     &PROCESS
 }
 
@@ -188,7 +188,7 @@ fn changes() -> Arc<Changes> {
     Arc::new(Changes::new(Clock::default()))
 }
 
-fn layer(far: &Arc<Far>, level: &Arc<Level>, store: &str) -> NearAround {
+fn layer(far: &Arc<Far>, level: &Arc<NearLevel>, store: &str) -> NearAround {
     let near = NearLayer::new(far.clone(), level.clone(), Scope::of(&store), Arc::new(FixedKeyScheme(true)), changes());
     let until = Until::new(&Limits::default());
     NearAround { far: far.clone(), level: level.clone(), near: Arc::new(near), until }

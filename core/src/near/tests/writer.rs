@@ -15,9 +15,10 @@ struct HeldWriter {
     go: Option<Sender<()>>,
 }
 
-fn held(process: &OfProcess, path: &Path) -> HeldWriter {
+fn held(process: &NearLevels, path: &Path) -> HeldWriter {
     let settings = settings(0, Some((path.to_owned(), 1 << 30)));
-    let level = Arc::new(process.open(&Arc::default(), &settings, &counters::OfProcess::default().of("near", None)));
+    let level =
+        Arc::new(process.open(&Arc::default(), &settings, &counters::ProcessCounters::default().of("near", None)));
     let ((begun, begins), (go, wait)) = (channel(), channel::<()>());
     let (begun, wait) = (Mutex::new(begun), Mutex::new(wait));
     let hold = move || {
@@ -28,8 +29,8 @@ fn held(process: &OfProcess, path: &Path) -> HeldWriter {
     HeldWriter { store: layer(&Arc::default(), &level, "a store"), begins, go: Some(go) }
 }
 
-fn process() -> OfProcess {
-    OfProcess::new(Clock::default(), Threads::default().near, Arc::default())
+fn process() -> NearLevels {
+    NearLevels::new(Clock::default(), Threads::default().near, Arc::default())
 }
 
 fn waiting(held: &HeldWriter) -> usize {

@@ -5,10 +5,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::super::Opened;
-use super::super::damage::{self, Damage, Judge};
-use super::super::layouts::Lookup;
+use super::super::lookup::Lookup;
 use super::super::open_store::{Item, OpenStore};
 use super::super::seal::{SEAL_BYTES, seal};
+use super::super::suspects::{self, Damage, Judge};
 use super::super::verify::is_xxh3;
 use super::{BatchOptions, Fetched, Memory, distinct, unanswered};
 use crate::backend::{Answers, ChunkHash, Target, capacity};
@@ -18,7 +18,7 @@ use crate::payload::{Buffer, Got};
 use crate::until::Until;
 
 /// An item of a get.
-pub struct Wanted {
+pub struct FetchItem {
     hash: Result<ChunkHash, Error>,
     /// Where its bytes go. `None`: memory is allocated.
     pieces: Option<Pieces>,
@@ -51,7 +51,7 @@ impl Deref for Pieces {
     }
 }
 
-impl Wanted {
+impl FetchItem {
     /// A chunk to get into the caller's memory.
     pub fn new(hash: &[u8], memory: &mut Memory<'_>) -> Self {
         let pieces = match memory {
@@ -60,7 +60,7 @@ impl Wanted {
             }
             Memory::Allocate => None,
         };
-        Wanted { hash: ChunkHash::new(hash), pieces }
+        FetchItem { hash: ChunkHash::new(hash), pieces }
     }
 
     /// A value for memory that the caller of [`Opened::get_many`] answers for.
@@ -68,12 +68,12 @@ impl Wanted {
     /// # Errors
     /// That of a piece.
     pub fn placed(hash: &[u8], pieces: impl Iterator<Item = Result<libc::iovec, Error>>) -> Result<Self, Error> {
-        Ok(Wanted { hash: ChunkHash::new(hash), pieces: Some(pieces.collect::<Result<_, _>>()?) })
+        Ok(FetchItem { hash: ChunkHash::new(hash), pieces: Some(pieces.collect::<Result<_, _>>()?) })
     }
 
     /// A value for memory that is allocated.
     pub fn allocated(hash: &[u8]) -> Self {
-        Wanted { hash: ChunkHash::new(hash), pieces: None }
+        FetchItem { hash: ChunkHash::new(hash), pieces: None }
     }
 
     /// Copy a value to where it belongs.
@@ -187,7 +187,12 @@ impl Opened {
     ///
     /// # Safety
     /// The pieces of the items are valid for writes until this returns, and nobody else uses them.
-    pub unsafe fn get_many(&self, items: &[Wanted], options: &BatchOptions, until: &Until) -> Answers<Option<Fetched>> {
+    pub unsafe fn get_many(
+        &self,
+        items: &[FetchItem],
+        options: &BatchOptions,
+        until: &Until,
+    ) -> Answers<Option<Fetched>> {
         let misses = |_| {
             self.shared.refused(items.len());
             Ok(items.iter().map(|_| Ok(None)).collect())
@@ -200,7 +205,7 @@ impl Opened {
     /// As [`Opened::get_many`].
     unsafe fn get_admitted(
         &self,
-        items: &[Wanted],
+        items: &[FetchItem],
         options: &BatchOptions,
         until: &Until,
     ) -> Vec<Result<Option<Fetched>, Error>> {
@@ -243,7 +248,7 @@ impl Opened {
             }
         }
 
-        let deliver = |(index, (item, first_of)): (usize, (&Wanted, Option<usize>))| {
+        let deliver = |(index, (item, first_of)): (usize, (&FetchItem, Option<usize>))| {
             let which = first_of.ok_or_else(unanswered)?;
             let (Some(found), Some((chosen, _))) = (found.get(which), chunks.get(which)) else {
                 return Err(unanswered());
@@ -264,7 +269,7 @@ impl Opened {
             };
             Ok(Some(fetched))
         };
-        let counted = |(index, (item, first_of)): (usize, (&Wanted, Option<usize>))| {
+        let counted = |(index, (item, first_of)): (usize, (&FetchItem, Option<usize>))| {
             let hash = item.hash.as_ref().map_err(Clone::clone).inspect_err(|_| shared.refused(1))?;
             let fetched = deliver((index, (item, first_of)));
             let bytes = fetched.as_ref().map(|fetched| fetched.as_ref().map(Fetched::bytes));
@@ -276,7 +281,7 @@ impl Opened {
 }
 
 /// Have each chunk go to the item that has the most memory for it, so that one with too little does not stand for the others.
-fn choose_memory(chunks: &mut [Asked], first_of: &[Option<usize>], items: &[Wanted]) {
+fn choose_memory(chunks: &mut [Asked], first_of: &[Option<usize>], items: &[FetchItem]) {
     let room = |item: usize| items.get(item).and_then(|item| item.pieces.as_deref()).map_or(usize::MAX, capacity);
     for (index, first_of) in first_of.iter().enumerate() {
         if let Some((chosen, _)) = first_of.and_then(|which| chunks.get_mut(which))
@@ -294,7 +299,7 @@ impl OpenStore {
     /// As [`Opened::get_many`].
     unsafe fn look_up(
         &self,
-        items: &[Wanted],
+        items: &[FetchItem],
         asked: &[Asked],
         options: &BatchOptions,
         until: &Until,
@@ -344,10 +349,10 @@ impl OpenStore {
                     until.dropped_chunk(hash, Unanswered::Flag);
                     return Ok(FoundChunk::Wrong);
                 }
-                (Got::Buffer(data), None) => damage::damaged(&data),
+                (Got::Buffer(data), None) => suspects::damaged(&data),
                 (Got::Placed(len), None) => {
                     // SAFETY: the call has placed so many bytes there.
-                    damage::damaged(&unsafe { filled(room.as_deref().unwrap_or_default(), len) }.concat())
+                    suspects::damaged(&unsafe { filled(room.as_deref().unwrap_or_default(), len) }.concat())
                 }
                 (Got::Damaged(damaged), _) => *damaged,
             };

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-pub use get::Wanted;
+pub use get::FetchItem;
 pub use save::SubmittedPut;
 pub use save::{Save, SaveOutcome};
 
@@ -187,7 +187,7 @@ impl Store {
         options: &BatchOptions,
     ) -> Result<Vec<Result<Option<Fetched>, Error>>, Error> {
         let opened = self.usable().map_err(|error| error.during(Operation::GetMany.name()))?;
-        let wanted: Vec<Wanted> = items.iter_mut().map(|item| Wanted::new(item.hash, &mut item.memory)).collect();
+        let wanted: Vec<FetchItem> = items.iter_mut().map(|item| FetchItem::new(item.hash, &mut item.memory)).collect();
         // SAFETY: the targets are the caller's exclusive slices, which outlive the call.
         unsafe { opened.get_many(&wanted, options, &opened.until(options.timeout)) }
     }

@@ -31,9 +31,30 @@ const NAME_BYTES: usize = 160;
 /// What the server calls itself.
 pub const SERVER: &str = concat!("memkv-server ", env!("CARGO_PKG_VERSION"));
 
+impl Server {
+    /// Serve a client that has come, until it goes.
+    pub fn attend(&self, number: u64, stream: &Arc<TcpStream>) {
+        let _gone = Gone { server: self, number };
+        // Whoever sent the request may not have waited for the answer.
+        let _ = serve(self, stream, number);
+    }
+}
+
+/// Forgets a client, however its thread ends.
+struct Gone<'a> {
+    server: &'a Server,
+    number: u64,
+}
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        self.server.dismiss(self.number);
+    }
+}
+
 /// Serve a client until it goes, or does what ends the connection. `Err`: it went without reading its answers.
 /// `number`: the client's, among all that came.
-pub fn serve(server: &Server, stream: &Arc<TcpStream>, number: u64) -> io::Result<()> {
+fn serve(server: &Server, stream: &Arc<TcpStream>, number: u64) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut input = Input::new(stream, CONNECT_PATIENCE);
     let mut output = Output::new(stream, server.key.refusal())?;

@@ -9,7 +9,6 @@ use memkv_wire::Key;
 
 use crate::inflight::Inflight;
 use crate::os::{Instant, Mutex, MutexGuard, Shutdown, TcpStream};
-use crate::serve;
 use crate::sessions::Sessions;
 use crate::stats::Stats;
 use crate::store::Store;
@@ -138,14 +137,7 @@ impl Server {
         true
     }
 
-    /// Serve a client that has come, until it goes.
-    pub fn attend(&self, number: u64, stream: &Arc<TcpStream>) {
-        let _gone = Gone { server: self, number };
-        // Whoever sent the request may not have waited for the answer.
-        let _ = serve::serve(self, stream, number);
-    }
-
-    /// A client that has come is not served.
+    /// A client that has come is not served, or no longer.
     pub fn dismiss(&self, number: u64) {
         self.clients().gone(number);
     }
@@ -167,18 +159,6 @@ impl Server {
             // Fails where it has gone by itself.
             let _ = client.shutdown(Shutdown::Read);
         }
-    }
-}
-
-/// Forgets a client, however its thread ends.
-struct Gone<'a> {
-    server: &'a Server,
-    number: u64,
-}
-
-impl Drop for Gone<'_> {
-    fn drop(&mut self) {
-        self.server.clients().gone(self.number);
     }
 }
 

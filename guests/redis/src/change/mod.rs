@@ -24,11 +24,11 @@ use kv_store_sdk::{Error, ErrorKind, Next, Request, Result, ask, system};
 
 use crate::resp::{self, Reply};
 use crate::server::{Login, Session};
-use crate::{Strings, Value};
+use crate::{NewValue, Strings};
 use clock::Clock;
 use script::Call;
 
-pub use script::{DELETED, PROBE};
+pub use script::DELETED;
 
 /// Longer values are put under a name of their own and then renamed: a script copies its arguments twice.
 /// Bytes; measured with Redis 7.0, where both take the same time between 4 and 8 KiB.
@@ -47,7 +47,7 @@ const LONGER: u64 = 1_000;
 pub enum Change<'a> {
     /// `only_new`: what exists is left as it is.
     Set {
-        value: Value<'a>,
+        value: NewValue<'a>,
         only_new: bool,
         is_manifest: bool,
     },
@@ -66,7 +66,7 @@ impl<'a> Change<'a> {
     }
 
     /// The value, if it is better renamed than handed to a script.
-    fn renamed(&self) -> Option<&Value<'a>> {
+    fn renamed(&self) -> Option<&NewValue<'a>> {
         match self {
             Change::Set { value, .. } if value.len > MAX_IN_SCRIPT => Some(value),
             _ => None,
@@ -112,7 +112,7 @@ pub struct Fence {
 
 /// A change on its way to a node.
 #[derive(Clone)]
-struct Todo {
+struct RoutedChange {
     number: usize,
     authority: String,
     asking: bool,
@@ -138,9 +138,9 @@ enum Due {
 }
 
 /// What one node is asked in a round.
-struct Group {
+struct ChangeGroup {
     authority: String,
-    todo: Vec<Todo>,
+    todo: Vec<RoutedChange>,
     due: Vec<Due>,
     /// Only what time it is.
     asks_time: bool,
@@ -153,9 +153,9 @@ struct Group {
 /// Where the changes of a call stand.
 struct Standing {
     outcomes: Vec<Option<Outcome>>,
-    again: Vec<Todo>,
+    again: Vec<RoutedChange>,
     /// Their node could not be reached, and may have a successor.
-    unreached: Vec<(Todo, Error)>,
+    unreached: Vec<(RoutedChange, Error)>,
     /// One was sent on because its slot moved.
     moves: bool,
     items: bool,
@@ -188,7 +188,9 @@ impl Fence {
                         None
                     };
                     match next {
-                        Some(authority) if !nodes.contains(&authority) => todo.push(Todo { authority, ..former }),
+                        Some(authority) if !nodes.contains(&authority) => {
+                            todo.push(RoutedChange { authority, ..former })
+                        }
                         _ => standing.end(former.number, not_done(error)),
                     }
                 }
@@ -216,15 +218,15 @@ impl Fence {
     }
 
     /// Ask the nodes once.
-    fn round(&self, strings: &dyn Strings, changes: &[Change], todo: Vec<Todo>, standing: &mut Standing) {
-        let mut by_node: BTreeMap<String, Vec<Todo>> = BTreeMap::new();
+    fn round(&self, strings: &dyn Strings, changes: &[Change], todo: Vec<RoutedChange>, standing: &mut Standing) {
+        let mut by_node: BTreeMap<String, Vec<RoutedChange>> = BTreeMap::new();
         for todo in todo {
             by_node.entry(todo.authority.clone()).or_default().push(todo);
         }
         let mut groups = Vec::with_capacity(by_node.len());
         let mut requests = Vec::with_capacity(by_node.len());
         for (authority, todo) in by_node {
-            let mut group = Group {
+            let mut group = ChangeGroup {
                 authority,
                 answered: vec![false; todo.len()],
                 todo,
@@ -284,7 +286,12 @@ impl Fence {
     }
 
     /// What a node is asked: its changes, or if nothing is known of its clock, for that. A change that has no time left is not sent.
-    fn request<'a>(&self, strings: &dyn Strings, changes: &[Change<'a>], group: &mut Group) -> Result<Request<'a>> {
+    fn request<'a>(
+        &self,
+        strings: &dyn Strings,
+        changes: &[Change<'a>],
+        group: &mut ChangeGroup,
+    ) -> Result<Request<'a>> {
         let now = system::monotonic();
         let clock = self.clocks.borrow().get(&group.authority).copied().filter(|clock| !clock.is_old(now));
         let Some(clock) = clock else {
@@ -322,7 +329,7 @@ impl Fence {
     fn answer(
         &self,
         strings: &dyn Strings,
-        group: &mut Group,
+        group: &mut ChangeGroup,
         due: Due,
         session: &Session,
         standing: &mut Standing,
@@ -355,7 +362,7 @@ impl Fence {
     fn judge(
         &self,
         strings: &dyn Strings,
-        group: &mut Group,
+        group: &mut ChangeGroup,
         number: usize,
         reply: Reply,
         session: &Session,
@@ -378,13 +385,13 @@ impl Fence {
             return Ok(());
         };
         if refusal.starts_with("NOSCRIPT") && !todo.whole {
-            standing.again.push(Todo { whole: true, ..todo.clone() });
+            standing.again.push(RoutedChange { whole: true, ..todo.clone() });
             return Ok(());
         }
         match strings.redirected(&refusal, &group.authority) {
             Some(Ok(Onward { authority, asking })) => {
                 standing.moves = true;
-                standing.again.push(Todo { authority, asking, in_script: true, lies_as: None, ..todo.clone() });
+                standing.again.push(RoutedChange { authority, asking, in_script: true, lies_as: None, ..todo.clone() });
             }
             Some(Err(error)) => standing.end(todo.number, not_done(error)),
             None => {
@@ -424,13 +431,13 @@ fn place(
     changes: &[Change],
     numbers: impl Iterator<Item = usize>,
     standing: &mut Standing,
-) -> Vec<Todo> {
+) -> Vec<RoutedChange> {
     let mut todo = Vec::new();
     for number in numbers {
         let Some(change) = changes.get(number) else { continue };
         match strings.serves(change.key()) {
             Some(authority) => {
-                let asked = Todo {
+                let asked = RoutedChange {
                     number,
                     authority,
                     asking: false,

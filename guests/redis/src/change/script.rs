@@ -9,7 +9,7 @@
 
 use kv_store_sdk::payloads::Part;
 
-use crate::Value;
+use crate::NewValue;
 use crate::resp;
 
 /// What a script answers.
@@ -21,10 +21,6 @@ pub const NO_VALUE: i64 = 3;
 
 /// What the first item of the list is that a deleted manifest leaves. The second one is its generation, in 8 bytes.
 pub const DELETED: &str = "kv-store: deleted";
-
-/// Whether scripts are told what they may be: a time, and then a change. Redis before 5 replicates such a script only if it is asked to
-/// replicate what it does; before 3.2 it cannot.
-pub const PROBE: &str = "if redis.replicate_commands then redis.replicate_commands() end return redis.call('TIME')";
 
 /// A script, by the name under which the server keeps it: its SHA-1.
 pub struct Script {
@@ -132,7 +128,7 @@ pub struct Call<'k, 'a> {
     pub script: &'static Script,
     pub keys: Vec<&'k [u8]>,
     pub end: u64,
-    pub value: Option<&'k Value<'a>>,
+    pub value: Option<&'k NewValue<'a>>,
     /// What follows.
     pub rest: Vec<Vec<u8>>,
 }

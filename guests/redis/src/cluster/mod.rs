@@ -18,10 +18,9 @@ use kv_store_sdk::{
 };
 
 use crate::change::{DELETED, Onward};
-use crate::keys::Keys;
-use crate::resp::{self, Reply};
+use crate::resp::{self, Keys, Reply};
 use crate::server::{Login, Session};
-use crate::{Strings, Value, temporary};
+use crate::{NewValue, Strings, temporary};
 use slots::{Redirection, Slots, slot_of, with_slot};
 
 /// How often a command is sent on, because its slot moved, before it has failed.
@@ -55,7 +54,7 @@ pub struct Command<'a> {
 }
 
 /// A command on its way to a node.
-struct Todo {
+struct RoutedCommand {
     number: usize,
     authority: String,
     /// The node is about to take the slot over, and serves it to who says ASKING first.
@@ -64,7 +63,7 @@ struct Todo {
 
 /// What one node is asked in a round.
 #[derive(Default)]
-struct Group {
+struct CommandGroup {
     authority: String,
     /// For each answer the command that it belongs to; none: the answer to ASKING.
     answers: Vec<Option<usize>>,
@@ -121,13 +120,13 @@ impl Cluster {
         numbers: impl Iterator<Item = usize>,
         commands: &[Command],
         outcomes: &mut [Option<Result<T>>],
-    ) -> Vec<Todo> {
+    ) -> Vec<RoutedCommand> {
         let mut state = self.state.borrow_mut();
         let mut todo = Vec::new();
         for number in numbers {
             let Some(command) = commands.get(number) else { continue };
             match state.slots.owner(slot_of(&command.key)) {
-                Some(authority) => todo.push(Todo { number, authority: authority.to_owned(), asking: false }),
+                Some(authority) => todo.push(RoutedCommand { number, authority: authority.to_owned(), asking: false }),
                 None => {
                     state.is_stale = true;
                     if let Some(outcome) = outcomes.get_mut(number) {
@@ -142,11 +141,11 @@ impl Cluster {
     /// Ask the nodes once. Comes back with what was redirected, and with what has failed because its node did.
     fn round<T>(
         &self,
-        todo: Vec<Todo>,
+        todo: Vec<RoutedCommand>,
         commands: &[Command],
         outcomes: &mut [Option<Result<T>>],
         read: &impl Fn(usize, Reply, &Session) -> Result<T>,
-    ) -> (Vec<Todo>, Vec<Todo>) {
+    ) -> (Vec<RoutedCommand>, Vec<RoutedCommand>) {
         let (groups, requests) = match self.groups(&todo, commands) {
             Ok(groups) => groups,
             Err(error) => {
@@ -172,7 +171,7 @@ impl Cluster {
             let outcome = match reply {
                 Reply::Refused(refusal) => match self.redirected(&refusal, &group.authority) {
                     Some(Ok(Onward { authority, asking })) => {
-                        again.push(Todo { number, authority, asking });
+                        again.push(RoutedCommand { number, authority, asking });
                         return Ok(());
                     }
                     Some(Err(error)) => Err(error),
@@ -190,12 +189,12 @@ impl Cluster {
             let Err(error) = end else { continue };
             self.state.borrow_mut().is_stale = true;
             for number in group.answers.into_iter().flatten() {
-                if again.iter().any(|todo: &Todo| todo.number == number) {
+                if again.iter().any(|todo: &RoutedCommand| todo.number == number) {
                     continue;
                 }
                 if let Some(outcome @ None) = outcomes.get_mut(number) {
                     *outcome = Some(Err(error.clone()));
-                    failed.push(Todo { number, authority: group.authority.clone(), asking: false });
+                    failed.push(RoutedCommand { number, authority: group.authority.clone(), asking: false });
                 }
             }
         }
@@ -203,9 +202,13 @@ impl Cluster {
     }
 
     /// The commands by node.
-    fn groups<'a>(&self, todo: &[Todo], commands: &[Command<'a>]) -> Result<(Vec<Group>, Vec<Request<'a>>)> {
-        let mut by_node: BTreeMap<&str, (Group, Vec<Part>)> = BTreeMap::new();
-        for Todo { number, authority, asking } in todo {
+    fn groups<'a>(
+        &self,
+        todo: &[RoutedCommand],
+        commands: &[Command<'a>],
+    ) -> Result<(Vec<CommandGroup>, Vec<Request<'a>>)> {
+        let mut by_node: BTreeMap<&str, (CommandGroup, Vec<Part>)> = BTreeMap::new();
+        for RoutedCommand { number, authority, asking } in todo {
             let Some(command) = commands.get(*number) else { continue };
             let (group, parts) = by_node.entry(authority).or_default();
             if *asking {
@@ -263,7 +266,7 @@ impl Strings for Cluster {
         Ok(outcomes.into_iter().map(known).collect())
     }
 
-    fn set(&self, values: &[Value], only_new: bool) -> Result<Vec<PutOutcome>> {
+    fn set(&self, values: &[NewValue], only_new: bool) -> Result<Vec<PutOutcome>> {
         let commands: Vec<Command> = values
             .iter()
             .map(|value| Command { key: value.key.clone(), parts: resp::set(value, only_new).into() })

@@ -10,7 +10,7 @@ use super::*;
 use crate::contract::bindings::kv_store::backend::payloads::{HostPayload, Part};
 use crate::contract::tests::{access, budgets, in_call, limited};
 use crate::limits::Limits;
-use crate::payload::Memory;
+use crate::payload::ValueMemory;
 use crate::payload::counts::{self, Counts};
 
 mod connections;
@@ -137,14 +137,14 @@ fn with_length(body: &[u8]) -> Vec<u8> {
 /// Memory of a caller for one item, in two pieces.
 fn rooms(state: &mut State, memory: &mut [Vec<u8>]) {
     state.items().end();
-    let rooms: Vec<Option<Memory>> = memory
+    let rooms: Vec<Option<ValueMemory>> = memory
         .iter_mut()
         .map(|memory| {
             let half = memory.len() / 2;
             let (one, other) = memory.split_at_mut(half);
             let piece = |piece: &mut [u8]| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
             // SAFETY: a test keeps its memory until the items have ended, and looks at it only then.
-            Some(unsafe { Memory::room(&[piece(one), piece(other)]) })
+            Some(unsafe { ValueMemory::room(&[piece(one), piece(other)]) })
         })
         .collect();
     // SAFETY: as above.

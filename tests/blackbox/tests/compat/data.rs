@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use kv_store_tests::compat::{Installation, LIST, Mode, folder_of, parts};
+use kv_store_tests::compat::{Installation, LIST, PartAccess, folder_of, parts};
 use kv_store_tests::memkv::MemkvServer;
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::{dist, root};
@@ -53,7 +53,7 @@ fn files_of_each_version_are_read() {
         let (folders, listed): (BTreeSet<_>, BTreeSet<_>) =
             (folders.collect(), parts.iter().map(|part| part.to_string()).collect());
         assert_eq!(folders, listed, "{LIST} names what was written, and nothing is left out of it");
-        installation.files(Mode::Read, parts, copy);
+        installation.files(PartAccess::Read, parts, copy);
     });
 }
 
@@ -61,7 +61,7 @@ fn files_of_each_version_are_read() {
 fn databases_of_each_version_are_read() {
     each_version("redis", |installation, parts, copy| {
         let server = RedisServer::start(&["--dir", copy.to_str().unwrap()]);
-        installation.redis(Mode::Read, parts, &server);
+        installation.redis(PartAccess::Read, parts, &server);
     });
 }
 
@@ -69,13 +69,13 @@ fn databases_of_each_version_are_read() {
 fn memkv_data_of_each_version_is_read() {
     each_version("memkv", |installation, parts, copy| {
         let server = MemkvServer::start(&["--data", copy.to_str().unwrap()]);
-        installation.memkv(Mode::Read, parts, &server);
+        installation.memkv(PartAccess::Read, parts, &server);
     });
 }
 
 #[test]
 fn rows_of_each_version_are_read() {
-    each_version("rows", |installation, _, copy| installation.rows(Mode::Read, copy));
+    each_version("rows", |installation, _, copy| installation.rows(PartAccess::Read, copy));
 }
 
 /// This version, and each that the CHANGELOG says was released.

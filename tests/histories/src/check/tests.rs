@@ -232,7 +232,7 @@ fn a_violation_is_shown_with_the_calls_that_make_it_one() {
     let history = history(&lines.iter().map(String::as_str).collect::<Vec<&str>>());
     let report = check(&history, &promise("redis"));
     assert_eq!((report.violations.len(), report.acknowledged, report.seen, report.keys), (1, 40, 41, 1));
-    let shown = Shown(&history, &report.violations[0]).to_string();
+    let shown = ShownViolation(&history, &report.violations[0]).to_string();
     assert_eq!(shown.lines().count(), 4, "{shown}");
     assert!(shown.contains("brought-back: m/1") && shown.contains("-> 0000000000000005"), "{shown}");
 }

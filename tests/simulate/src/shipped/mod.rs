@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kv_platform::sync::{Mutex, MutexGuard};
 use kv_store_core::backend::{
-    Answers, Backend, ChunkHash, Committed, Got, NewChunk, Presence, Put, Target, expect_some,
+    Answers, Backend, ChunkHash, ChunkToPut, Committed, Got, Presence, Put, Target, expect_some,
 };
 use kv_store_core::directory::Directory;
 use kv_store_core::sandbox::{Features, Instances as OfComponent, Maintenance, Properties};
@@ -306,7 +306,7 @@ impl Backend for Shipped {
         expect_some(answers.into_iter().map(presence).collect(), hashes.len())
     }
 
-    fn put(&self, chunks: &[NewChunk<'_>], replace: bool, until: &Until) -> Answers<Put> {
+    fn put(&self, chunks: &[ChunkToPut<'_>], replace: bool, until: &Until) -> Answers<Put> {
         let keys: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
         let (width, bytes) = of_one_width(&keys);
         let hashes = Hashes::new(width, &bytes);

@@ -25,7 +25,7 @@ use crate::worker::say;
 const SILENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, clap::Args)]
-pub struct Options {
+pub struct ConsumerOptions {
     #[arg(long)]
     uri: String,
 }
@@ -123,7 +123,7 @@ impl Consumer {
 }
 
 /// The consumer's own end.
-pub fn run(options: &Options) -> bool {
+pub fn run(options: &ConsumerOptions) -> bool {
     let library = Library::load(&faulty_library_path());
     let Some(store) = library.as_ref().ok().and_then(|library| library.open(&options.uri)) else {
         say("wrong the store does not open");

@@ -17,12 +17,12 @@ mod s3;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::process::Story;
-use crate::suites::{Suite, config, scratch};
+use crate::process::{Story, config, scratch};
+use crate::suites::Suite;
 use crate::workload::{GOLDEN, Random};
 use consumer::{Answer, Consumer};
 
-pub use consumer::{Options, run};
+pub use consumer::{ConsumerOptions, run};
 
 pub const SUITES: &[Suite] = &[
     Suite { name: "late-redis", about: "changes that a redis-server carries out late", round: redis::server },

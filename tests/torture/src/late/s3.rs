@@ -11,8 +11,7 @@ use kv_store_tests::seaweed::{BUCKET, Seaweed};
 
 use super::consumer::Consumer;
 use super::{Pair, Target, Way, unfenced};
-use crate::process::Story;
-use crate::suites::{config, scratch};
+use crate::process::{Story, config, scratch};
 
 /// How the server is held up.
 #[derive(Clone, Copy)]

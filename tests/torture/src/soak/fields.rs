@@ -14,7 +14,7 @@ use kv_store_tests::servers::Server;
 use crate::workload::Random;
 
 /// A store: of which backend, and whether it has a bound.
-pub struct Kind {
+pub struct StoreKind {
     pub name: &'static str,
     scheme: &'static str,
     /// What was acknowledged is there; without: it has a bound, at which it evicts.
@@ -40,13 +40,13 @@ const DISK: &[Fault] = &[Fault::Clock, Fault::Clock, Fault::Bytes, Fault::Inodes
 const SERVER: &[Fault] = &[Fault::Clock, Fault::Late, Fault::Late, Fault::Cut];
 const KEPT: &[Fault] = &[Fault::Clock, Fault::Late, Fault::Cut, Fault::Restart];
 
-pub const KINDS: [Kind; 6] = [
-    Kind { name: "local-fs", scheme: "local-fs", keeps: false, faults: DISK },
-    Kind { name: "segments", scheme: "segments", keeps: false, faults: DISK },
-    Kind { name: "memkv", scheme: "memkv", keeps: false, faults: SERVER },
-    Kind { name: "kept-local-fs", scheme: "local-fs", keeps: true, faults: DISK },
-    Kind { name: "kept-redis", scheme: "redis", keeps: true, faults: KEPT },
-    Kind { name: "kept-memkv", scheme: "memkv", keeps: true, faults: KEPT },
+pub const KINDS: [StoreKind; 6] = [
+    StoreKind { name: "local-fs", scheme: "local-fs", keeps: false, faults: DISK },
+    StoreKind { name: "segments", scheme: "segments", keeps: false, faults: DISK },
+    StoreKind { name: "memkv", scheme: "memkv", keeps: false, faults: SERVER },
+    StoreKind { name: "kept-local-fs", scheme: "local-fs", keeps: true, faults: DISK },
+    StoreKind { name: "kept-redis", scheme: "redis", keeps: true, faults: KEPT },
+    StoreKind { name: "kept-memkv", scheme: "memkv", keeps: true, faults: KEPT },
 ];
 
 /// What a bounded store may hold.
@@ -64,7 +64,7 @@ const JUMP_MS: u64 = 3_600_000;
 /// Bytes and inodes of a disk of its own: more than a store needs, and few enough to be used up soon.
 const MOUNTED: &str = "size=160m,nr_inodes=4000";
 
-enum Place {
+enum Storage {
     Files { disk: Option<Disk>, path: PathBuf },
     Redis(RedisServer),
     Memkv(MemkvServer),
@@ -72,8 +72,8 @@ enum Place {
 
 /// A store that is set up.
 pub struct Field {
-    pub kind: &'static Kind,
-    place: Place,
+    pub kind: &'static StoreKind,
+    place: Storage,
     /// Between each writer and its server.
     links: Vec<Link>,
     clocks: Vec<Clock>,
@@ -97,7 +97,7 @@ pub struct Seen {
 
 impl Field {
     /// Set it up in a folder. What cannot be done here is said.
-    pub fn start(kind: &'static Kind, folder: &Path, further: &str) -> Self {
+    pub fn start(kind: &'static StoreKind, folder: &Path, further: &str) -> Self {
         let data = folder.join("data");
         std::fs::create_dir_all(&data).expect("a temporary directory can be written to");
         let server_clock = Clock::create(&folder.join("server-clock"));
@@ -106,16 +106,16 @@ impl Field {
         let path = data.display().to_string();
         let place = match kind.scheme {
             "redis" => {
-                Place::Redis(RedisServer::start_under(&under, &["--appendonly", "yes", "--appendfsync", "always"]))
+                Storage::Redis(RedisServer::start_under(&under, &["--appendonly", "yes", "--appendfsync", "always"]))
             }
-            "memkv" if kind.keeps => Place::Memkv(MemkvServer::start_under(&under, &["--data", &path])),
-            "memkv" => Place::Memkv(MemkvServer::start_under(&under, &["--memory", &BOUND.to_string()])),
-            _ => Place::Files { disk: Disk::mount(&data, MOUNTED), path: data.join("store") },
+            "memkv" if kind.keeps => Storage::Memkv(MemkvServer::start_under(&under, &["--data", &path])),
+            "memkv" => Storage::Memkv(MemkvServer::start_under(&under, &["--memory", &BOUND.to_string()])),
+            _ => Storage::Files { disk: Disk::mount(&data, MOUNTED), path: data.join("store") },
         };
         let port = match &place {
-            Place::Files { .. } => None,
-            Place::Redis(server) => Some(server.port),
-            Place::Memkv(server) => Some(server.port),
+            Storage::Files { .. } => None,
+            Storage::Redis(server) => Some(server.port),
+            Storage::Memkv(server) => Some(server.port),
         };
         let links = port.into_iter().flat_map(|port| (0..WRITERS).map(move |_| Link::start(port))).collect();
         let clocks = (0..WRITERS).map(|writer| Clock::create(&folder.join(format!("clock-{writer}")))).collect();
@@ -128,9 +128,9 @@ impl Field {
     pub fn uri(&self, writer: usize) -> String {
         let port = self.links.get(writer).map_or(0, |link| link.port);
         match &self.place {
-            Place::Files { path, .. } => format!("{}://{}", self.kind.scheme, path.display()),
-            Place::Redis(_) => format!("redis://127.0.0.1:{port}/0"),
-            Place::Memkv(_) => format!("memkv://127.0.0.1:{port}/soak"),
+            Storage::Files { path, .. } => format!("{}://{}", self.kind.scheme, path.display()),
+            Storage::Redis(_) => format!("redis://127.0.0.1:{port}/0"),
+            Storage::Memkv(_) => format!("memkv://127.0.0.1:{port}/soak"),
         }
     }
 
@@ -157,7 +157,7 @@ impl Field {
     /// What runs a writer where it can reach the store.
     pub fn words(&self) -> Vec<String> {
         match &self.place {
-            Place::Files { disk: Some(disk), .. } => disk.words(),
+            Storage::Files { disk: Some(disk), .. } => disk.words(),
             _ => Vec::new(),
         }
     }
@@ -169,8 +169,8 @@ impl Field {
     /// The folder of a directory's store, as this process reaches it.
     pub fn folder(&self) -> Option<PathBuf> {
         match &self.place {
-            Place::Files { disk: Some(disk), path } => Some(disk.folder().join(path.file_name()?)),
-            Place::Files { path, .. } => Some(path.clone()),
+            Storage::Files { disk: Some(disk), path } => Some(disk.folder().join(path.file_name()?)),
+            Storage::Files { path, .. } => Some(path.clone()),
             _ => None,
         }
     }
@@ -199,7 +199,7 @@ impl Field {
                     let passed = (begun.elapsed().as_secs_f64() / total.as_secs_f64()).min(1.0) * YEAR_MS;
                     self.set_clocks(passed as i64, &mut random);
                 }
-                (Fault::Bytes | Fault::Inodes, Place::Files { disk: Some(disk), .. }) => {
+                (Fault::Bytes | Fault::Inodes, Storage::Files { disk: Some(disk), .. }) => {
                     if fault == Fault::Bytes {
                         disk.fill();
                     } else {
@@ -217,8 +217,8 @@ impl Field {
                     wait(time);
                     self.links.iter().for_each(|link| link.set(Mode::Passes));
                 }
-                (Fault::Restart, Place::Redis(server)) => restart(server, random.below(300)),
-                (Fault::Restart, Place::Memkv(server)) => restart(server, random.below(300)),
+                (Fault::Restart, Storage::Redis(server)) => restart(server, random.below(300)),
+                (Fault::Restart, Storage::Memkv(server)) => restart(server, random.below(300)),
                 // Without a disk of its own, which was said.
                 _ => wait(100),
             }
@@ -241,7 +241,7 @@ impl Field {
 
     /// Note what others look at.
     fn note(&mut self) {
-        if let Place::Memkv(server) = &mut self.place {
+        if let Storage::Memkv(server) = &mut self.place {
             self.seen.said.store(server.said_bytes() as u64, Relaxed);
             let pid = server.process().as_ref().map_or(0, |process| process.0.id());
             self.seen.server.store(pid, Relaxed);

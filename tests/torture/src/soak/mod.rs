@@ -20,12 +20,12 @@ use kv_store_tests::{faulty_library_path, library_path};
 
 use crate::process::environment;
 use crate::workload::GOLDEN;
-use fields::{BOUND, DEADLINE, Field, KINDS, Kind, Seen, WRITERS};
+use fields::{BOUND, DEADLINE, Field, KINDS, Seen, StoreKind, WRITERS};
 use measure::Series;
 use report::{Report, Row};
-use running::Writer;
+use running::RunningWriter;
 
-pub use writer::{Options as WriterOptions, write};
+pub use writer::{WriterOptions, write};
 
 /// What is done on purpose, to see that a soak sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -43,7 +43,7 @@ pub enum Plant {
 }
 
 /// How a soak is run.
-pub struct Setting {
+pub struct SoakSetting {
     pub time: Duration,
     pub seed: u64,
     pub json: bool,
@@ -69,8 +69,8 @@ const SETTLE: Duration = Duration::from_millis(900);
 
 /// A store with its writers, and what was seen of them.
 struct Ground {
-    kind: &'static Kind,
-    writers: Vec<Writer>,
+    kind: &'static StoreKind,
+    writers: Vec<RunningWriter>,
     seen: Arc<Seen>,
     server: Series,
     folder: Option<std::path::PathBuf>,
@@ -78,9 +78,9 @@ struct Ground {
     most: u64,
 }
 
-pub fn soak(setting: &Setting) -> ExitCode {
+pub fn soak(setting: &SoakSetting) -> ExitCode {
     let scratch = tempfile::tempdir().expect("a temporary directory");
-    let wanted = |kind: &&Kind| setting.stores.is_empty() || setting.stores.iter().any(|name| name == kind.name);
+    let wanted = |kind: &&StoreKind| setting.stores.is_empty() || setting.stores.iter().any(|name| name == kind.name);
     let mut fields: Vec<Field> = KINDS
         .iter()
         .filter(wanted)
@@ -89,7 +89,7 @@ pub fn soak(setting: &Setting) -> ExitCode {
     let mut wrong: Vec<String> = fields.iter().filter_map(|field| warm_up(field, scratch.path(), setting)).collect();
     if wrong.is_empty() {
         let mut grounds: Vec<Ground> = fields.iter().map(|field| ground(field, scratch.path(), setting)).collect();
-        wrong.extend(grounds.iter_mut().flat_map(|ground| &mut ground.writers).filter_map(Writer::wait));
+        wrong.extend(grounds.iter_mut().flat_map(|ground| &mut ground.writers).filter_map(RunningWriter::wait));
         let report = run(&mut fields, grounds, wrong, setting);
         return report.show(setting);
     }
@@ -97,7 +97,7 @@ pub fn soak(setting: &Setting) -> ExitCode {
     ExitCode::FAILURE
 }
 
-impl Setting {
+impl SoakSetting {
     /// Lines of the config of all stores.
     fn further(&self) -> String {
         match self.plant {
@@ -120,7 +120,7 @@ impl Setting {
 }
 
 /// Have the component compiled before calls have deadlines. Answers what is wrong.
-fn warm_up(field: &Field, scratch: &Path, setting: &Setting) -> Option<String> {
+fn warm_up(field: &Field, scratch: &Path, setting: &SoakSetting) -> Option<String> {
     let config = scratch.join(field.kind.name).join("patient.toml");
     std::fs::write(&config, field.config(true)).expect("a temporary directory can be written to");
     let finished = finish(&mut setting.writer(field, 0, &config, &["--warm-up".to_owned()]));
@@ -129,7 +129,7 @@ fn warm_up(field: &Field, scratch: &Path, setting: &Setting) -> Option<String> {
 }
 
 /// Start the writers of a store.
-fn ground(field: &Field, scratch: &Path, setting: &Setting) -> Ground {
+fn ground(field: &Field, scratch: &Path, setting: &SoakSetting) -> Ground {
     let (kind, folder) = (field.kind, scratch.join(field.kind.name));
     let config = folder.join("config.toml");
     std::fs::write(&config, field.config(false)).expect("a temporary directory can be written to");
@@ -145,14 +145,14 @@ fn ground(field: &Field, scratch: &Path, setting: &Setting) -> Ground {
         let said = std::fs::File::create(&log).expect("a temporary directory can be written to");
         let mut command = setting.writer(field, number, &config, &options);
         command.envs(field.clock(number)).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(said);
-        Writer::new(format!("{} {number}", kind.name), start(&mut command), log)
+        RunningWriter::new(format!("{} {number}", kind.name), start(&mut command), log)
     });
     let server = Series::new(format!("{} memkv-server", kind.name));
     Ground { kind, writers: writers.collect(), seen: field.seen.clone(), server, folder: field.folder(), most: 0 }
 }
 
 /// Let them work while they are struck, and have them look at everything in the end.
-fn run(fields: &mut [Field], mut grounds: Vec<Ground>, mut wrong: Vec<String>, setting: &Setting) -> Report {
+fn run(fields: &mut [Field], mut grounds: Vec<Ground>, mut wrong: Vec<String>, setting: &SoakSetting) -> Report {
     let (begun, over) = (Instant::now(), AtomicBool::new(false));
     let bar = bar(setting);
     std::thread::scope(|scope| {
@@ -168,7 +168,7 @@ fn run(fields: &mut [Field], mut grounds: Vec<Ground>, mut wrong: Vec<String>, s
         let mut said = Instant::now();
         while begun.elapsed() < setting.time && wrong.is_empty() {
             look(&mut grounds, begun, setting);
-            wrong.extend(grounds.iter_mut().flat_map(|ground| &mut ground.writers).filter_map(Writer::ended));
+            wrong.extend(grounds.iter_mut().flat_map(|ground| &mut ground.writers).filter_map(RunningWriter::ended));
             bar.set_position(begun.elapsed().as_secs());
             let line = progress(&grounds);
             // No terminal: a line now and then.
@@ -187,15 +187,15 @@ fn run(fields: &mut [Field], mut grounds: Vec<Ground>, mut wrong: Vec<String>, s
         wrong.extend(failed.map(|name| format!("{name}: could not be struck to the end: its server does not start?")));
     });
     let seconds = begun.elapsed().as_secs_f64();
-    grounds.iter_mut().flat_map(|ground| &mut ground.writers).for_each(Writer::finish);
-    wrong.extend(grounds.iter_mut().flat_map(|ground| &mut ground.writers).filter_map(Writer::complete));
+    grounds.iter_mut().flat_map(|ground| &mut ground.writers).for_each(RunningWriter::finish);
+    wrong.extend(grounds.iter_mut().flat_map(|ground| &mut ground.writers).filter_map(RunningWriter::complete));
     bar.finish_and_clear();
     let rows = grounds.into_iter().map(|ground| Row::of(ground, seconds, &mut wrong, setting)).collect();
     Report { seconds, rows, wrong }
 }
 
 /// Look at all processes and folders once.
-fn look(grounds: &mut [Ground], begun: Instant, setting: &Setting) {
+fn look(grounds: &mut [Ground], begun: Instant, setting: &SoakSetting) {
     let at = begun.elapsed().as_secs_f64();
     // A long run is not looked at more often: at most some ten thousand times.
     let every = (setting.time.as_secs_f64() / 10_000.0).max(0.2);
@@ -243,7 +243,7 @@ fn weigh(path: &Path) -> u64 {
     bytes
 }
 
-fn bar(setting: &Setting) -> ProgressBar {
+fn bar(setting: &SoakSetting) -> ProgressBar {
     let bar = ProgressBar::new(setting.time.as_secs());
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}% [{elapsed}] {msg}") {
         bar.set_style(style);

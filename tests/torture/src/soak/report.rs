@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::measure::{Flat, log_budget};
 use super::writer::COUNTS;
-use super::{BOUND, FILLS, Ground, OVER, Setting, WRITERS};
+use super::{BOUND, FILLS, Ground, OVER, SoakSetting, WRITERS};
 
 /// What became of a store.
 pub struct Row {
@@ -31,7 +31,7 @@ pub struct Report {
 
 impl Row {
     /// Sum up, and judge.
-    pub fn of(ground: Ground, seconds: f64, wrong: &mut Vec<String>, setting: &Setting) -> Self {
+    pub fn of(ground: Ground, seconds: f64, wrong: &mut Vec<String>, setting: &SoakSetting) -> Self {
         let Ground { kind, writers, seen, server, folder, most } = ground;
         let sum = |name: &&str| match *name {
             "longest_ms" => writers.iter().map(|writer| writer.count(name)).max().unwrap_or(0),
@@ -42,7 +42,7 @@ impl Row {
             wrong.extend(writer.wrong.iter().cloned());
         }
         let servers = u64::from(seen.server.load(Relaxed) != 0) * (1 + seen.restarts.load(Relaxed));
-        let logged = writers.iter().map(super::Writer::logged).sum::<u64>() + seen.said.load(Relaxed);
+        let logged = writers.iter().map(super::RunningWriter::logged).sum::<u64>() + seen.said.load(Relaxed);
         let may = log_budget(WRITERS as u64 + servers, seconds, setting.log_bytes_per_hour);
         if logged > may {
             wrong.push(format!(
@@ -103,7 +103,7 @@ impl Row {
 }
 
 impl Report {
-    pub fn show(&self, setting: &Setting) -> ExitCode {
+    pub fn show(&self, setting: &SoakSetting) -> ExitCode {
         if setting.json {
             let stores: Vec<Value> = self.rows.iter().map(Row::json).collect();
             let seconds = (self.seconds * 10.0).round() / 10.0;
@@ -120,7 +120,7 @@ impl Report {
         if self.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
-    fn show_text(&self, setting: &Setting) {
+    fn show_text(&self, setting: &SoakSetting) {
         println!("seed {}, {:.1} minutes, bounds of {} MiB", setting.seed, self.seconds / 60.0, BOUND >> 20);
         let heads: String = COUNTS.iter().map(|name| format!(" {name:>9}")).collect();
         println!("{:<14}{heads} {:>8} {:>8} {:>10}", "store", "strikes", "restarts", "log bytes");

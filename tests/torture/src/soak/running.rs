@@ -16,7 +16,7 @@ const SILENCE: Duration = Duration::from_secs(120);
 /// Violations that are kept of one writer: what is wrong once is often wrong again and again.
 const KEPT: usize = 20;
 
-pub struct Writer {
+pub struct RunningWriter {
     pub series: Series,
     running: Running,
     lines: Receiver<String>,
@@ -30,12 +30,12 @@ pub struct Writer {
     ended: bool,
 }
 
-impl Writer {
+impl RunningWriter {
     pub fn new(name: String, mut running: Running, log: PathBuf) -> Self {
         let lines = lines_of(&mut running);
         let series = Series::new(name);
         let (heard, counts, wrong) = (Instant::now(), Default::default(), Vec::new());
-        Writer { series, running, lines, heard, looked: 0.0, log, counts, wrong, ready: false, ended: false }
+        RunningWriter { series, running, lines, heard, looked: 0.0, log, counts, wrong, ready: false, ended: false }
     }
 
     /// Wait until it is at work. Answers what is wrong.

@@ -32,7 +32,7 @@ const UNREAD: usize = 6;
 const LONGEST: usize = 7;
 
 #[derive(Clone, clap::Args)]
-pub struct Options {
+pub struct WriterOptions {
     #[arg(long)]
     pub uri: String,
     #[arg(long)]
@@ -69,7 +69,7 @@ const TICK: Duration = Duration::from_millis(100);
 const READS: Duration = Duration::from_secs(20);
 
 struct Writer {
-    options: Options,
+    options: WriterOptions,
     library: Library,
     batch: &'static kv_store_batch_vtable_t,
     counts: [AtomicU64; COUNTS.len()],
@@ -78,7 +78,7 @@ struct Writer {
     wrong: AtomicBool,
 }
 
-pub fn write(options: Options) -> bool {
+pub fn write(options: WriterOptions) -> bool {
     let loaded = Library::load(&options.library).and_then(|library| {
         let batch = batches(&library).ok_or("the library has no batches")?;
         Ok((library, batch))

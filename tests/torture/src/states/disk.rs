@@ -20,7 +20,7 @@ use super::trace::{Call, What};
 use crate::workload::Random;
 
 /// What is there after a crash: directories, and files with their bytes.
-pub type State = BTreeMap<PathBuf, Option<Vec<u8>>>;
+pub type CrashState = BTreeMap<PathBuf, Option<Vec<u8>>>;
 
 type Node = usize;
 
@@ -152,7 +152,7 @@ impl Disk {
 
     /// States after so many calls: all of them, if they are no more than `most`, and else so many, the newest and the oldest among
     /// them.
-    pub fn states(&self, calls: usize, most: usize, random: &mut Random) -> Vec<State> {
+    pub fn states(&self, calls: usize, most: usize, random: &mut Random) -> Vec<CrashState> {
         let mut states = Vec::new();
         // Like the wheels of a counter: the last one that can be turned on is, and those after it begin anew.
         let mut wheels: Vec<usize> = Vec::new();
@@ -189,13 +189,13 @@ impl Disk {
         states
     }
 
-    fn state(&self, calls: usize, pick: Pick<'_>) -> State {
-        let mut state = State::new();
+    fn state(&self, calls: usize, pick: Pick<'_>) -> CrashState {
+        let mut state = CrashState::new();
         self.directory(0, Path::new(""), calls, pick, &mut state);
         state
     }
 
-    fn directory(&self, node: Node, path: &Path, calls: usize, pick: Pick<'_>, state: &mut State) {
+    fn directory(&self, node: Node, path: &Path, calls: usize, pick: Pick<'_>, state: &mut CrashState) {
         let Contents::Directory(entries) = &self.nodes[node] else { return };
         let lasting = Self::lasts(&self.syncs, node, calls);
         for (name, values) in entries {
@@ -265,7 +265,7 @@ impl Bytes {
 }
 
 /// Make a state in an empty folder.
-pub fn make(state: &State, folder: &Path) {
+pub fn make(state: &CrashState, folder: &Path) {
     // In order a directory comes before what lies in it.
     for (path, contents) in state {
         let path = folder.join(path);
@@ -303,7 +303,7 @@ mod tests {
         let calls = calls(whats);
         let disk = Disk::replay(Path::new("/f"), &calls);
         let states = disk.states(calls.len(), 10_000, &mut Random(1));
-        let text = |state: &State| match state.get(Path::new(name)) {
+        let text = |state: &CrashState| match state.get(Path::new(name)) {
             Some(Some(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
             _ => "-".to_owned(),
         };

@@ -9,7 +9,7 @@ use super::trace::{self, Call, What};
 use crate::workload::Random;
 
 #[derive(Clone, clap::Args)]
-pub struct Options {
+pub struct ImageOptions {
     /// Print what strace has to record, and do nothing else
     #[arg(long)]
     calls: bool,
@@ -29,8 +29,8 @@ pub struct Options {
 }
 
 /// Print a line of JSON for each state: its folder, and what the program had said before the power was lost.
-pub fn run(options: &Options) -> bool {
-    let Options { trace: Some(log), folder: Some(folder), into: Some(into), .. } = options else {
+pub fn run(options: &ImageOptions) -> bool {
+    let ImageOptions { trace: Some(log), folder: Some(folder), into: Some(into), .. } = options else {
         println!("{}", trace::CALLS);
         return true;
     };
@@ -40,7 +40,7 @@ pub fn run(options: &Options) -> bool {
     made.map_err(|why| eprintln!("{why}")).is_ok()
 }
 
-fn images(calls: &[Call], folder: &Path, into: &Path, options: &Options) -> Result<(), String> {
+fn images(calls: &[Call], folder: &Path, into: &Path, options: &ImageOptions) -> Result<(), String> {
     let unknown = calls.iter().find_map(|call| match &call.what {
         What::Unknown { name, .. } => Some(name),
         _ => None,

@@ -16,7 +16,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::process::{Process, Setting, Story};
+use crate::process::{Process, Setting, Story, config, scratch};
 use crate::workload::Random;
 use disk::Disk;
 use judge::Judge;
@@ -66,11 +66,11 @@ impl Kind {
             Kind::Evicting => "max_bytes = '10000', save_grace_s = '0'",
             Kind::Segments => return segments("max_bytes = '4 MiB', segment_bytes = '128 KiB'"),
             Kind::SegmentsEvicting => return segments("max_bytes = '192 KiB', segment_bytes = '64 KiB'"),
-            Kind::Rows | Kind::Memkv => return crate::suites::config("memkv", ""),
+            Kind::Rows | Kind::Memkv => return config("memkv", ""),
         };
         // How full the disk is that this runs on is not the matter.
         let keep_free = if options.is_empty() { "keep_free = '0'" } else { "keep_free = '0', " };
-        crate::suites::config("local-fs", &format!("options = {{ {keep_free}{options} }}"))
+        config("local-fs", &format!("options = {{ {keep_free}{options} }}"))
     }
 
     /// What a manifest that is there names is there too.
@@ -104,7 +104,7 @@ const KINDS: [Kind; 6] = [Kind::Full, Kind::Rename, Kind::Bounded, Kind::Evictin
 const OF_SEGMENTS: [Kind; 2] = [Kind::Segments, Kind::SegmentsEvicting];
 
 fn segments(options: &str) -> String {
-    crate::suites::config("segments", &format!("options = {{ {options} }}"))
+    config("segments", &format!("options = {{ {options} }}"))
 }
 
 /// A round of the suite.
@@ -120,7 +120,7 @@ pub fn round_of_segments(seed: u64) -> Story {
 fn of(kinds: &[Kind], seed: u64) -> Story {
     let mut story = Story::new();
     for kind in kinds {
-        let scratch = crate::suites::scratch();
+        let scratch = scratch();
         let words =
             ["states", "--kind", kind.name(), "--seed", &seed.to_string(), "--states", &kind.states().to_string()];
         let setting = Setting { config: kind.config(), ..Setting::default() };
@@ -135,7 +135,7 @@ fn of(kinds: &[Kind], seed: u64) -> Story {
 }
 
 #[derive(Clone, clap::Args)]
-pub struct Options {
+pub struct StateOptions {
     #[arg(long)]
     kind: Kind,
     #[arg(long)]
@@ -149,8 +149,8 @@ pub struct Options {
 }
 
 /// Record a script, and check states of its disk. Says what is wrong, and how many states were checked.
-pub fn run(options: &Options) -> bool {
-    let scratch = crate::suites::scratch();
+pub fn run(options: &StateOptions) -> bool {
+    let scratch = scratch();
     let folder = scratch.path().join("recorded");
     std::fs::create_dir(&folder).expect("a temporary directory can be written to");
     let log = traced(options, scratch.path(), &folder);
@@ -196,7 +196,7 @@ pub fn run(options: &Options) -> bool {
 }
 
 /// Run the script under strace; what that wrote.
-fn traced(options: &Options, scratch: &Path, folder: &Path) -> String {
+fn traced(options: &StateOptions, scratch: &Path, folder: &Path) -> String {
     let (log, config_file) = (scratch.join("trace"), scratch.join("script.toml"));
     std::fs::write(&config_file, options.kind.config()).expect("a temporary directory can be written to");
     let status = Command::new("strace")

@@ -12,7 +12,7 @@ use kv_store_tests::memkv::MemkvServer;
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::servers::Server;
 
-use crate::process::Story;
+use crate::process::{Story, config, scratch};
 
 /// One way, and what it is called.
 pub struct Suite {
@@ -99,22 +99,4 @@ impl Place {
     fn scheme(&self) -> &str {
         self.uri.split(':').next().unwrap_or_default()
     }
-}
-
-/// Set, the component to use in place of the installed one: to see that a suite finds what is wrong with it.
-const COMPONENT: &str = "KV_STORE_TORTURE_COMPONENT";
-
-/// A table of the config that never lets the circuit breaker in the way, with `further` lines.
-pub fn config(scheme: &str, further: &str) -> String {
-    // None of what a suite saves is evicted, unless it says so.
-    let bounded = scheme != "segments" || further.contains("options");
-    let bounds = if bounded { "" } else { "options = { max_bytes = '4 GiB', segment_bytes = '2 MiB' }\n" };
-    let component = std::env::var(COMPONENT).map(|path| format!("component = '{path}'\n")).unwrap_or_default();
-    format!(
-        "[backend.{scheme}]\nverify = 'xxh3'\nlimits.breaker_failures = 0\nlimits.idle_ms = 200\n{component}{bounds}{further}\n"
-    )
-}
-
-pub fn scratch() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a temporary directory")
 }

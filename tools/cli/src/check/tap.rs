@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kv_platform::sync::Mutex;
 use kv_store_wasm::raw::Until;
 use kv_store_wasm::raw::backend::{
-    Answers, Backend, Bytes, ChunkHash, Committed, Got, Layer, Opening, Wrap, stored_name,
+    Answers, Backend, BackendLayer, Bytes, ChunkHash, Committed, Got, Opening, Wrap, stored_name,
 };
 use kv_store_wasm::{Error, ErrorKind, Presence, Put, Store};
 
@@ -16,7 +16,7 @@ use kv_store_wasm::{Error, ErrorKind, Presence, Put, Store};
 #[derive(Clone, Default)]
 pub struct Tap(Arc<Mutex<Option<Arc<dyn Backend>>>>);
 
-impl Layer for Tap {
+impl BackendLayer for Tap {
     fn open(&self, _: &Opening<'_>) -> Result<Option<Wrap>, Error> {
         let Tap(slot) = self.clone();
         Ok(Some(Box::new(move |inner| {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kv_store_core::directory::{Directory, Evicted, RelativePath, Wanted, Written};
+use kv_store_core::directory::{Directory, FileEviction, RelativePath, Wanted, Written};
 use kv_store_core::error::{Error as OfCore, ErrorKind as KindOfCore};
 use kv_store_core::limits;
 use kv_store_core::payload::{Destination, Filling};
@@ -132,9 +132,9 @@ impl Granted for Share {
         self.call.goes_on();
         let remove = |name: &String| match path(name).and_then(|path| self.directory.remove_unused(&path, unused_since))
         {
-            Ok(Evicted::Removed(bytes)) => EvictOutcome::Removed(bytes),
-            Ok(Evicted::Kept) => EvictOutcome::Kept,
-            Ok(Evicted::Missing) => EvictOutcome::Missing,
+            Ok(FileEviction::Removed(bytes)) => EvictOutcome::Removed(bytes),
+            Ok(FileEviction::Kept) => EvictOutcome::Kept,
+            Ok(FileEviction::Missing) => EvictOutcome::Missing,
             Err(error) => EvictOutcome::Failed(told(error)),
         };
         Ok(self.one_batch(paths).map(remove).collect())

@@ -8,8 +8,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use kv_store_conformance::Library;
 
-use super::disk::{Cold, beside_the_device};
-use super::fs;
+use super::super::fs;
+use super::{Cold, beside_the_device};
 use crate::batch::Batches;
 use crate::measure::Bench;
 use crate::peers::disk::drop_from_cache;

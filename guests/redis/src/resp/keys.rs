@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use kv_store_sdk::Hashes;
 
-use crate::resp::{LINE_END, push_bulk};
+use super::{LINE_END, push_bulk};
 
 #[derive(Default)]
 pub struct Keys {
