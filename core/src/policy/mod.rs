@@ -33,7 +33,7 @@ use crate::uri::{StoreUri, variable_name, variable_prefix};
 use addresses::AddressKind;
 
 /// What one store's component is granted.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Grants {
     /// The directory that the URI names.
     pub directory: Option<PathBuf>,

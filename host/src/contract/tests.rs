@@ -12,15 +12,10 @@ use crate::policy::Grants;
 
 pub(super) fn access(limits: Limits, budgets: &Arc<Budgets>) -> Arc<Access> {
     let grants = Grants {
-        directory: None,
         servers: vec!["127.0.0.1".into()],
-        fs: BTreeMap::new(),
         // Servers of tests are on free ports.
         connect: vec!["127.0.0.1:*".to_owned().try_into().unwrap()],
-        private_networks: false,
-        env: Vec::new(),
-        secrets: BTreeMap::new(),
-        secret_prefix: None,
+        ..Grants::default()
     };
     let owner = Arc::<Owner>::default();
     Arc::new(Access::of(Arc::new(Reach {

@@ -76,7 +76,7 @@ impl ConfigReport {
             match source.read() {
                 Ok(Some(_)) => {}
                 Ok(None) => {
-                    let what = format!("{name}: the secret {secret} is not set: there is no {source}");
+                    let what = format!("{name}: the secret {secret} is not set: {source} is not there");
                     self.problem(false, what, "set it where the engine runs");
                 }
                 Err(error) => {

@@ -344,7 +344,7 @@ impl Diagnosis {
             if !set {
                 let why = match grants.secrets.get(&name).map(SecretSource::read) {
                     Some(Err(error)) => format!("the secret {name} cannot be read from {kept}: {error}"),
-                    _ => format!("the secret {name} is not set: there is no {kept}, which the config names"),
+                    _ => format!("the secret {name} is not set: {kept}, which the config names, is not there"),
                 };
                 self.problem(false, why, "set it, or remove it from secrets");
             }

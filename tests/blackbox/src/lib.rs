@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -76,6 +77,13 @@ pub fn dist() -> PathBuf {
     built::require("target/dist", "cargo xtask dist");
     built::require("target/dist/components", "cargo xtask dist");
     root().join("target/dist")
+}
+
+/// The names of the backends that ship.
+pub fn shipped() -> BTreeSet<String> {
+    let folder = std::fs::read_dir(dist().join("components")).expect("the components are laid out");
+    let names = folder.map(|entry| entry.expect("the folder can be read").file_name());
+    names.filter_map(|name| Some(name.to_str()?.strip_suffix(".wasm")?.to_owned())).collect()
 }
 
 /// The library's file.

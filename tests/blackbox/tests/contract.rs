@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use kv_store_tests::{dist, root, test_components};
+use kv_store_tests::{dist, root, shipped, test_components};
 use sha2::{Digest, Sha256};
 use wasmparser::{Parser, Payload, Validator, WasmFeatures};
 
@@ -122,8 +122,8 @@ fn component(name: &str) -> Vec<u8> {
 
 #[test]
 fn our_guests_are_valid_components_and_need_no_wasi() {
-    for name in ["local-fs", "memkv", "memory", "mooncake", "redis", "s3", "segments"] {
-        let bytes = component(name);
+    for name in shipped() {
+        let bytes = component(&name);
         // The features that the host runs with: nothing newer than WASI 0.2's component model.
         let features = WasmFeatures::WASM2 | WasmFeatures::COMPONENT_MODEL;
         Validator::new_with_features(features).validate_all(&bytes).unwrap();
@@ -135,12 +135,13 @@ fn our_guests_are_valid_components_and_need_no_wasi() {
         assert!(imports.iter().all(|import| import.starts_with("kv-store:backend/")), "{name} imports {imports:?}");
         let own = ["store", "maintenance"].map(|interface| format!("kv-store:backend/{interface}@1.1.0"));
         assert_eq!(exports, BTreeSet::from(own), "{name}");
-        let expected: &[&str] = match name {
+        let expected: &[&str] = match name.as_str() {
             "local-fs" => &["files", "payloads", "store-types", "system", "types"],
             "segments" => &["payloads", "records", "store-types", "system", "types"],
             "s3" => &["changes", "http", "payloads", "store-types", "system", "types"],
             "redis" | "memkv" | "mooncake" => &["changes", "net", "payloads", "store-types", "system", "types"],
-            _ => &["payloads", "store-types", "system", "types"],
+            "memory" => &["payloads", "store-types", "system", "types"],
+            other => panic!("state here what {other} imports"),
         };
         let expected = expected.iter().map(|interface| format!("kv-store:backend/{interface}@1.1.0")).collect();
         assert_eq!(imports, expected, "{name} imports what it uses");
@@ -223,6 +224,20 @@ fn functions<'a>(
     functions
 }
 
+/// A text of the contract, from the clone.
+fn text_of_contract(path: &str) -> (wit_parser::Resolve, wit_parser::PackageId) {
+    let mut resolve = wit_parser::Resolve::default();
+    let text = std::fs::read_to_string(root().join(path)).unwrap();
+    let package = resolve.push_str(path, &text).unwrap();
+    (resolve, package)
+}
+
+/// Those of the world `backend`: what it imports, and what it exports.
+fn of_world(resolve: &wit_parser::Resolve, package: wit_parser::PackageId) -> (BTreeSet<String>, BTreeSet<String>) {
+    let world = &resolve.worlds[resolve.select_world(&[package], Some("backend")).unwrap()];
+    (functions(resolve, world.imports.iter()), functions(resolve, world.exports.iter()))
+}
+
 /// Those of a component of `tests/compat`: what it imports, and what it exports. Tools for Rust leave out what is not called.
 fn of_component(name: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let folder = tempfile::tempdir().unwrap();
@@ -238,23 +253,22 @@ fn of_component(name: &str) -> (BTreeSet<String>, BTreeSet<String>) {
 /// the component `edges`, to what they find.
 #[test]
 fn each_function_of_the_contract_is_called_by_a_component_that_must_load_for_ever() {
-    let mut resolve = wit_parser::Resolve::default();
-    let text = std::fs::read_to_string(root().join("wit/backend.wit")).unwrap();
-    let package = resolve.push_str("backend.wit", &text).unwrap();
-    let world = resolve.select_world(&[package], Some("backend")).unwrap();
-    let offered = functions(&resolve, resolve.worlds[world].imports.iter());
-    let exports = functions(&resolve, resolve.worlds[world].exports.iter());
+    let (resolve, package) = text_of_contract("wit/backend.wit");
+    let (offered, exports) = of_world(&resolve, package);
     assert!(offered.len() > 60 && exports.len() == 8, "{offered:?} {exports:?}");
 
     let table = std::fs::read_to_string(root().join("tests/compat/calls.txt")).unwrap();
     let rows = table.lines().filter_map(|line| line.split_once(": "));
     let called: BTreeSet<String> = rows.map(|(function, _)| function.to_owned()).collect();
-    let since_1_1: BTreeSet<&str> = BTreeSet::from(["records"]);
-    let (later, first): (BTreeSet<String>, BTreeSet<String>) =
-        offered.into_iter().partition(|function| since_1_1.contains(function.split('.').next().unwrap()));
+    let (former, package_of_former) = text_of_contract("tests/blackbox/snapshots/contract-1.0.0.wit");
+    let (first, _) = of_world(&former, package_of_former);
     assert_eq!(called, first, "tests/compat/calls.txt has a row of each function of 1.0.0");
     let (imported, _) = of_component("1.1.0-edges.wasm.zst");
-    assert_eq!(later.difference(&imported).collect::<Vec<_>>(), Vec::<&String>::new(), "1.1.0-edges calls these");
+    let uncalled: Vec<&String> = offered.difference(&first).filter(|function| !imported.contains(*function)).collect();
+    assert!(
+        uncalled.is_empty(),
+        "tests/compat/1.1.0-edges.wasm.zst, of tests/guests/edges, calls none of {uncalled:?}"
+    );
 
     let maintenance = resolve.packages[package].interfaces["maintenance"];
     let optional = resolve.interfaces[maintenance].functions.keys().map(|name| format!("maintenance.{name}"));

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test that fails panics")]
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use kv_store_tests::consumer::{Finished, expect, finish};
 use kv_store_tests::redis::RedisServer;
 use kv_store_tests::scratch::Scratch;
-use kv_store_tests::{dist, root};
+use kv_store_tests::{dist, root, shipped};
 
 fn kv_store() -> Command {
     let program = dist().join("bin/kv-store");
@@ -69,14 +70,18 @@ fn ten_broken_configs_are_told_what_is_wrong_with_them() {
 #[test]
 fn the_stamps_list_the_options_that_are_taken() {
     let scratch = Scratch::new();
-    for (scheme, uri) in [
+    let uris = [
         ("local-fs", format!("local-fs://{}", scratch.text("kv"))),
         ("memory", "memory://".to_owned()),
         ("redis", "redis://127.0.0.1:1/0".to_owned()),
         ("memkv", "memkv://127.0.0.1:1/n".to_owned()),
         ("mooncake", "mooncake://127.0.0.1:1/n".to_owned()),
         ("s3", "s3+http://127.0.0.1:1/bucket".to_owned()),
-    ] {
+        ("segments", format!("segments://{}", scratch.text("segments"))),
+    ];
+    let listed: BTreeSet<String> = uris.iter().map(|(scheme, _)| (*scheme).to_owned()).collect();
+    assert_eq!(listed, shipped(), "each has a URI here");
+    for (scheme, uri) in uris {
         let config = scratch.write("config.toml", &format!("[backend.{scheme}]\noptions = {{ no-such-option = 1 }}\n"));
         let told = finish(kv_store().args(["doctor", "--offline", &uri]).env("KV_STORE_WASM_CONFIG", &config));
         expect(1, &told);

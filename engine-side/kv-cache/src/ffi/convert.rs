@@ -191,11 +191,18 @@ fn check_reserved(is_zero: bool) -> Result<()> {
     if is_zero { Ok(()) } else { Err(Error::invalid("a reserved field is not 0")) }
 }
 
+pub(super) fn fingerprint_mode(number: u32) -> Result<FingerprintMode> {
+    let mode = u8::try_from(number).ok().and_then(FingerprintMode::from_number);
+    mode.ok_or_else(|| Error::invalid("the fingerprint mode is 0 (safe), 1 (gguf-chunked) or 2"))
+}
+
+pub(super) fn no_reason(number: u32) -> Error {
+    Error::invalid(format!("{number} is no reason of a save: see kv_cache_reason_t"))
+}
+
 pub(super) fn identity(from: &kv_cache_identity_t) -> Result<Identity> {
     check_reserved(from.reserved == [0; 6])?;
-    let mode = FingerprintMode::from_number(from.fingerprint_mode);
-    let mode = mode.ok_or_else(|| Error::invalid("the fingerprint mode is 0 (safe), 1 (gguf-chunked) or 2"))?;
-    let fingerprint = Fingerprint { bytes: from.fingerprint, mode };
+    let fingerprint = Fingerprint { bytes: from.fingerprint, mode: fingerprint_mode(from.fingerprint_mode.into())? };
     Ok(Identity { fingerprint, quant: from.quant, context_hash: from.context_hash })
 }
 
@@ -262,7 +269,7 @@ pub(super) unsafe fn save<'a>(from: &kv_cache_save_t, identity: &'a Identity) ->
                 KV_CACHE_REASON_EVICT => Reason::Evict,
                 KV_CACHE_REASON_SHUTDOWN => Reason::Shutdown,
                 KV_CACHE_REASON_FINISH => Reason::Finish,
-                other => return Err(Error::invalid(format!("{other} is no reason of a save: see kv_cache_reason_t"))),
+                other => return Err(no_reason(other)),
             },
             tier: tier(from.tier)?,
             context_size: from.context_size,

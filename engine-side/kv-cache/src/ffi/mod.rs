@@ -23,7 +23,7 @@ pub use table::kv_cache_get_vtable;
 use crate::cache::Cache;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fingerprint::{Fingerprint, FingerprintMode};
+use crate::fingerprint::Fingerprint;
 use crate::hit::{Hit, View};
 use convert::Described;
 
@@ -127,9 +127,7 @@ unsafe extern "C" fn fingerprint(path: *const c_char, mode: u32, out: *mut u8) -
         // SAFETY: the caller's promise.
         let (out, path) = unsafe { (convert::out(out.cast::<[u8; 32]>(), [0; 32])?, convert::text(path)?) };
         let path = path.ok_or_else(|| Error::invalid("the path is null"))?;
-        let mode = u8::try_from(mode).ok().and_then(FingerprintMode::from_number);
-        let mode = mode.ok_or_else(|| Error::invalid("the fingerprint mode is 0 (safe), 1 (gguf-chunked) or 2"))?;
-        *out = Fingerprint::of_file(Path::new(path), mode)?.bytes;
+        *out = Fingerprint::of_file(Path::new(path), convert::fingerprint_mode(mode)?)?.bytes;
         Ok(())
     })
 }
@@ -175,7 +173,7 @@ unsafe extern "C" fn plan(
             KV_CACHE_REASON_CONTINUED => policy.continued(tokens, last_saved as usize).map(|()| n_tokens),
             KV_CACHE_REASON_FINISH => policy.finish(tokens).map(|()| n_tokens),
             KV_CACHE_REASON_EVICT | KV_CACHE_REASON_SHUTDOWN => Ok(n_tokens),
-            other => return Err(Error::invalid(format!("{other} is no reason of a save: see kv_cache_reason_t"))),
+            other => return Err(convert::no_reason(other)),
         }
         .unwrap_or(0);
         Ok(())

@@ -6,8 +6,8 @@ use kv_store_tests::memkv::{AUTH_KEY, MemkvServer};
 use kv_store_tests::mooncake::{self, GRANTS, Mooncake};
 use kv_store_tests::objects::ObjectServer;
 use kv_store_tests::redis::RedisServer;
-use kv_store_tests::root;
 use kv_store_tests::seaweed::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
+use kv_store_tests::{root, shipped};
 use libtest_mimic::Failed;
 
 /// From the clone.
@@ -34,6 +34,10 @@ pub fn table() -> Result<String, Failed> {
         ("mooncake", of_mooncake()?),
     ];
     let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+    let missing: Vec<String> = shipped().into_iter().filter(|name| !names.contains(&name.as_str())).collect();
+    if !missing.is_empty() {
+        return Err(format!("tests/blackbox/tests/book/promises.rs has no column of {missing:?}").into());
+    }
     let mut table = format!("| | {} |\n|{}\n", names.join(" | "), " --- |".repeat(names.len() + 1));
     let (_, first) = &columns[0];
     for (row, (call, _)) in first.iter().enumerate() {
