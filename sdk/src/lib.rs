@@ -82,11 +82,11 @@ pub mod uri;
 
 pub use backend::{Backend, Features};
 pub use batch::{Chunk, Hashes, Manifest, absent, get_outcomes};
+pub use bindings::kv_store::backend::records;
 pub use bindings::kv_store::backend::store_types::{
     CommitOutcome, DeleteOutcome, GetOutcome, Presence, Properties, PutOutcome,
 };
 pub use bindings::kv_store::backend::types::{Error, ErrorKind};
-pub use bindings::kv_store::backend::records;
 #[cfg(not(feature = "native-host"))]
 pub use bindings::kv_store::backend::{files, http, net, payloads, system};
 pub use conversation::{Conversation, Peer};
