@@ -185,9 +185,7 @@ fn http_date(text: &str) -> u64 {
     let near = micros() / 1_000_000;
     let of = |seconds: u64| super::dates::header(seconds);
     (0..7200)
-        .find_map(|apart| {
-            [near.saturating_sub(apart), near + apart].into_iter().find(|seconds| of(*seconds) == text)
-        })
+        .find_map(|apart| [near.saturating_sub(apart), near + apart].into_iter().find(|seconds| of(*seconds) == text))
         .unwrap_or_else(|| panic!("{text:?} is no date of today"))
 }
 
