@@ -158,7 +158,12 @@ impl World {
         let left: Vec<Version> = left.filter(|entry| entry.sound).filter_map(|entry| entry.version).collect();
         // Bytes that changed by themselves meanwhile.
         let rotten = self.lying(key).any(|slot| slot.rotted.is_some_and(|at| at >= op.start));
-        if left.is_empty() && self.is_there(key) && !rotten && !self.excuses(key, op.process, op.start, op.start) {
+        // What another one publishes meanwhile is not durable yet, and need not be.
+        let own = |slot: &Slot| {
+            slot.visible.as_ref().is_some_and(|entry| entry.version == Some(Version::from(op.number)))
+        };
+        let is_own = self.lying(key).any(own);
+        if left.is_empty() && is_own && !rotten && !self.excuses(key, op.process, op.start, op.start) {
             let text =
                 format!("{key}: operation {} was answered that it is published, and a power loss takes it", op.number);
             self.oracle.violated("not-durable", text, now);
