@@ -45,7 +45,7 @@ pub struct Guard {
     /// Answers whether there is somebody to be woken.
     wake: Box<dyn Fn() -> bool + Send + Sync>,
     /// Nothing could be evicted when that was last tried.
-    hopeless: AtomicBool,
+    cannot_free: AtomicBool,
     room: Mutex<()>,
     made: Condition,
     pub refused: AtomicU64,
@@ -83,7 +83,7 @@ impl Guard {
             ran_out: AtomicBool::new(false),
             woken: AtomicBool::new(false),
             wake: Box::new(wake),
-            hopeless: AtomicBool::new(false),
+            cannot_free: AtomicBool::new(false),
             room: Mutex::new(()),
             made: Condition::new(clock),
             refused: AtomicU64::new(0),
@@ -157,17 +157,17 @@ impl Guard {
     }
 
     /// Whether nothing can be evicted now, so that nobody waits for it.
-    pub fn set_hopeless(&self, hopeless: bool) {
-        self.hopeless.store(hopeless, Relaxed);
+    pub fn set_cannot_free(&self, cannot_free: bool) {
+        self.cannot_free.store(cannot_free, Relaxed);
     }
 
     /// Whether nothing can be evicted now. If so, writes do not ask for it before it was tried again.
-    pub fn hold_if_hopeless(&self) -> bool {
-        let hopeless = self.hopeless.load(Relaxed);
-        if hopeless {
+    pub fn hold_if_cannot_free(&self) -> bool {
+        let cannot_free = self.cannot_free.load(Relaxed);
+        if cannot_free {
             self.woken.store(true, Relaxed);
         }
-        hopeless
+        cannot_free
     }
 
     fn wake(&self) {
@@ -252,7 +252,7 @@ impl Guard {
         while !fits() {
             self.wake();
             let left = end.saturating_duration_since(self.clock.now());
-            if left.is_zero() || self.hopeless.load(Relaxed) {
+            if left.is_zero() || self.cannot_free.load(Relaxed) {
                 return false;
             }
             room = self.made.wait_timeout(&self.room, room, left);
@@ -355,7 +355,7 @@ mod tests {
         write("b", true).unwrap();
         write("c", true).unwrap();
         assert_eq!((guard.entries().unwrap().total(), directory.tally().unwrap().total()), (3, 3));
-        guard.set_hopeless(true);
+        guard.set_cannot_free(true);
         let refused = write("d", false).unwrap_err();
         assert!(refused.kind() == ErrorKind::Exhausted && refused.to_string().contains("max_entries = 3"), "{refused}");
         assert!(guard.entries_over() > 0 && woken.load(Relaxed) > 0);
@@ -382,7 +382,7 @@ mod tests {
         directory.set_guard(guard.evicting());
         let guard = directory.guard().unwrap();
         assert!(guard.await_after_running_out(None));
-        guard.set_hopeless(true);
+        guard.set_cannot_free(true);
         guard.woken.store(true, Relaxed);
         assert!(!guard.await_after_running_out(None), "nothing may go");
         assert!(!Guard::new(&Clock::default(), 0, None, None, || true).await_after_running_out(None));

@@ -35,7 +35,7 @@ pub trait Time: Send + Sync {
     }
 
     /// The running thread hands a job to another one.
-    fn hand(&self, job: Job) -> Job {
+    fn hand_over(&self, job: Job) -> Job {
         job
     }
 }
@@ -59,10 +59,10 @@ impl Clock {
     }
 
     /// What the running thread hands to another one.
-    pub(crate) fn hand(&self, job: Job) -> Job {
+    pub(crate) fn hand_over(&self, job: Job) -> Job {
         match &self.0 {
             None => job,
-            Some(time) => time.hand(job),
+            Some(time) => time.hand_over(job),
         }
     }
 

@@ -58,7 +58,7 @@ struct Ticket<T> {
 }
 
 impl<T> Ticket<T> {
-    fn land(&mut self, outcome: Result<T, Error>) {
+    fn finish(&mut self, outcome: Result<T, Error>) {
         let Some(permit) = self.permit.take() else { return };
         let arrived = Arrived { tag: self.tag, outcome, permit };
         let mut state = self.landing.state.lock();
@@ -75,7 +75,7 @@ impl<T> Ticket<T> {
 
 impl<T> Drop for Ticket<T> {
     fn drop(&mut self) {
-        self.land(Err(Error::new(
+        self.finish(Err(Error::new(
             ErrorKind::Unavailable,
             "too many reads of the store wait for its disk: make fewer calls at once",
         )));
@@ -140,7 +140,7 @@ impl<'a, T: Send + 'static> Flight<'a, T> {
                 // Whoever wanted it may have gone.
                 if !ticket.landing.state.lock().closed {
                     let outcome = work(&buffers);
-                    ticket.land(outcome);
+                    ticket.finish(outcome);
                 }
             });
             self.under_way += 1;

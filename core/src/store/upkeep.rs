@@ -264,14 +264,14 @@ impl BoundedStore {
             self.count(&*store, tally, entries);
         }
         if !self.bound.evicts {
-            guard.set_hopeless(true);
+            guard.set_cannot_free(true);
         } else if let Err(error) = self.evict(&*store, guard, tally) {
             self.warn_rarely(&*store, format_args!("cannot evict: {error}"));
             // Or those who wait for room would have it tried again at once, again and again.
-            guard.set_hopeless(true);
+            guard.set_cannot_free(true);
         }
         guard.made_room();
-        match guard.hold_if_hopeless() {
+        match guard.hold_if_cannot_free() {
             true => Some(RETRIED),
             false => self.bound.period(),
         }
@@ -328,7 +328,7 @@ impl BoundedStore {
             }
             if bytes == 0 && expires.is_none() {
                 // Who waits for room on a full disk gets none; all others may ask again.
-                guard.set_hopeless(ran_out);
+                guard.set_cannot_free(ran_out);
                 return Ok(());
             }
             let keep_since = self.directory.unnamed_before(bound.save_grace);
@@ -343,7 +343,7 @@ impl BoundedStore {
                 );
                 evicted.bytes = 0;
             }
-            guard.set_hopeless(evicted.bytes == 0 && bytes > 0);
+            guard.set_cannot_free(evicted.bytes == 0 && bytes > 0);
             guard.made_room();
             if !evicted.more {
                 expires = None;

@@ -226,7 +226,7 @@ impl Lent<'_> {
         }
         let pushed = match queue.threads {
             0 => return Err(job),
-            _ => queue.jobs.push(whose, pool.clock.hand(job), MAX_HELPER_JOBS),
+            _ => queue.jobs.push(whose, pool.clock.hand_over(job), MAX_HELPER_JOBS),
         };
         drop(queue);
         if pushed.is_ok() {

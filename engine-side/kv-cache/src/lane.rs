@@ -114,7 +114,7 @@ impl Flight {
         waited.clone()
     }
 
-    fn land(&self, outcome: Outcome) {
+    fn finish(&self, outcome: Outcome) {
         self.outcome.lock().get_or_insert(outcome);
         self.landed.notify_all();
     }
@@ -134,7 +134,7 @@ impl Drop for OwnFlight {
         if self.listed {
             self.lane.flights.pin().remove(&self.key);
         }
-        self.flight.land(Outcome::Failed(ErrorKind::Closed, "the save was dropped".into()));
+        self.flight.finish(Outcome::Failed(ErrorKind::Closed, "the save was dropped".into()));
     }
 }
 
@@ -353,7 +353,7 @@ impl Lane {
         let mut payload = Payload::Owned(save.payload);
         // A test's hook may panic; the lane goes on.
         let stored = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.store(key, &row, &mut payload)));
-        flight.flight.land(match stored {
+        flight.flight.finish(match stored {
             Ok(Ok(stored)) => Outcome::Stored(stored),
             Ok(Err(error)) => {
                 log::warn(format_args!("a {:?} save failed: {error}", save.reason));

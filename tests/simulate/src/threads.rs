@@ -405,7 +405,7 @@ impl Time for Threads {
         woken.into_iter().for_each(|thread| state.wake(thread));
     }
 
-    fn hand(&self, job: Job) -> Job {
+    fn hand_over(&self, job: Job) -> Job {
         let (task, own) = (self.task(), self.own.clone());
         Box::new(move || {
             let Some(own) = own.upgrade() else { return };

@@ -155,7 +155,7 @@ impl Inner {
             }
         }
         drop(table);
-        landing.into_iter().for_each(|(_, flight, block)| flight.land(block));
+        landing.into_iter().for_each(|(_, flight, block)| flight.finish(block));
         self.ingest_left(op, left, epoch, false);
     }
 

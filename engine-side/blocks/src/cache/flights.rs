@@ -27,7 +27,7 @@ impl Flight {
         Arc::new(Flight { landed: Latch::default(), deadline, proof: proof.map(<[u8]>::to_vec) })
     }
 
-    pub fn land(&self, block: Option<Block>) {
+    pub fn finish(&self, block: Option<Block>) {
         self.landed.set(block);
     }
 

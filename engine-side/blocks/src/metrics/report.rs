@@ -1,6 +1,5 @@
 //! The counters as a snapshot, and as text for Prometheus.
 
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::Serialize;
@@ -157,44 +156,37 @@ impl Snapshot {
         self.series.iter().find(|series| series.level == name && series.op == op)
     }
 
-    /// The text format of Prometheus. `labels` are put with each, such as `tenant="7"`; they may be empty.
+    /// The text format of Prometheus 0.0.4, whose lines of one name stand together, behind its type. `labels` are put with each, such as
+    /// `tenant="7"`; they may be empty.
     pub fn to_prometheus(&self, labels: &str) -> String {
-        let mut text = String::new();
-        let with = |own: &str| match (labels.is_empty(), own.is_empty()) {
-            (true, true) => String::new(),
-            (true, false) => format!("{{{own}}}"),
-            (false, true) => format!("{{{labels}}}"),
-            (false, false) => format!("{{{labels},{own}}}"),
-        };
-        let mut line = |name: &str, own: &str, value: f64| {
-            // Writing to a String does not fail.
-            let _ = writeln!(text, "kv_blocks_{name}{} {value}", with(own));
-        };
+        let mut families = Families { labels, all: Vec::new() };
         for series in &self.series {
             let Series { level, op, .. } = series;
             let own = format!("level=\"{level}\",op=\"{op}\"");
-            line("num_ops_total", &own, series.count as f64);
-            line("tokens_total", &own, series.tokens as f64);
-            line("fetched_tokens_total", &own, series.fetched_tokens as f64);
+            families.line(("num_ops_total", "counter"), "", &own, series.count as f64);
+            families.line(("tokens_total", "counter"), "", &own, series.tokens as f64);
+            families.line(("fetched_tokens_total", "counter"), "", &own, series.fetched_tokens as f64);
             for (reason, count) in &series.errors {
-                line("num_errors_total", &format!("{own},reason=\"{reason}\""), *count as f64);
+                let own = format!("{own},reason=\"{reason}\"");
+                families.line(("num_errors_total", "counter"), "", &own, *count as f64);
             }
             let measured: u64 = series.buckets.iter().sum();
             if measured > 0 {
+                const LATENCY: (&str, &str) = ("op_lat_ms", "histogram");
                 let mut below = 0;
                 for (count, most) in series.buckets.iter().zip(BUCKETS_MS) {
                     below += count;
-                    line("op_lat_ms_bucket", &format!("{own},le=\"{most}\""), below as f64);
+                    families.line(LATENCY, "_bucket", &format!("{own},le=\"{most}\""), below as f64);
                 }
-                line("op_lat_ms_bucket", &format!("{own},le=\"+Inf\""), measured as f64);
-                line("op_lat_ms_sum", &own, series.seconds * 1e3);
-                line("op_lat_ms_count", &own, measured as f64);
+                families.line(LATENCY, "_bucket", &format!("{own},le=\"+Inf\""), measured as f64);
+                families.line(LATENCY, "_sum", &own, series.seconds * 1e3);
+                families.line(LATENCY, "_count", &own, measured as f64);
             }
         }
         for StageTime { op, stage, count, seconds } in &self.stages {
             let own = format!("op=\"{op}\",stage=\"{stage}\"");
-            line("stage_ms_sum", &own, seconds * 1e3);
-            line("stage_ms_count", &own, *count as f64);
+            families.line(("stage_ms", "summary"), "_sum", &own, seconds * 1e3);
+            families.line(("stage_ms", "summary"), "_count", &own, *count as f64);
         }
         for (name, value) in [
             ("evictions_total", self.evictions),
@@ -204,6 +196,10 @@ impl Snapshot {
             ("joined_blocks_total", self.joined_blocks),
             ("damaged_blocks_total", self.damaged_blocks),
             ("key_collisions_total", self.key_collisions),
+        ] {
+            families.line((name, "counter"), "", "", value as f64);
+        }
+        for (name, value) in [
             ("near_blocks", self.used.near_blocks),
             ("near_bytes", self.used.near_bytes),
             ("near_capacity_bytes", self.used.near_capacity_bytes),
@@ -211,9 +207,30 @@ impl Snapshot {
             ("fetching_blocks", self.used.fetching_blocks),
             ("writing_blocks", self.used.writing_blocks),
         ] {
-            line(name, "", value as f64);
+            families.line((name, "gauge"), "", "", value as f64);
         }
-        text
+        families.all.into_iter().map(|(_, lines)| lines).collect()
+    }
+}
+
+/// Lines for Prometheus, by the name that they are of.
+struct Families<'a> {
+    /// Those of each line.
+    labels: &'a str,
+    all: Vec<(&'static str, String)>,
+}
+
+impl Families<'_> {
+    /// A line of a name and its type. `suffix`: what it is of a histogram or a summary. `own`: its labels.
+    fn line(&mut self, (name, kind): (&'static str, &str), suffix: &str, own: &str, value: f64) {
+        let comma = if self.labels.is_empty() || own.is_empty() { "" } else { "," };
+        let labels = format!("{}{comma}{own}", self.labels);
+        let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
+        let line = format!("kv_blocks_{name}{suffix}{labels} {value}\n");
+        match self.all.iter_mut().find(|(of, _)| *of == name) {
+            Some((_, lines)) => lines.push_str(&line),
+            None => self.all.push((name, format!("# TYPE kv_blocks_{name} {kind}\n{line}"))),
+        }
     }
 }
 
@@ -248,5 +265,24 @@ mod tests {
         ] {
             assert!(text.lines().any(|of| of == line), "{line} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn lines_of_one_name_stand_together_behind_its_type() {
+        let metrics = Metrics::new();
+        metrics.done(Level::L1, Op::Get, 64, 48, Some(Duration::from_millis(1)));
+        metrics.done(Level::L2, Op::Put, 64, 0, Some(Duration::from_millis(1)));
+        let text = metrics.snapshot(LevelUse::default()).to_prometheus("");
+        let mut seen = Vec::new();
+        for line in text.lines() {
+            match line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+                Some((name, _)) => seen.push(name),
+                None => assert!(line.starts_with(seen.last().unwrap()), "{line} is not of {:?}", seen.last()),
+            }
+        }
+        let count = seen.len();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), count, "a name stands twice");
     }
 }
