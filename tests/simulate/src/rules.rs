@@ -159,9 +159,8 @@ impl World {
         // Bytes that changed by themselves meanwhile.
         let rotten = self.lying(key).any(|slot| slot.rotted.is_some_and(|at| at >= op.start));
         // What another one publishes meanwhile is not durable yet, and need not be.
-        let own = |slot: &Slot| {
-            slot.visible.as_ref().is_some_and(|entry| entry.version == Some(Version::from(op.number)))
-        };
+        let own =
+            |slot: &Slot| slot.visible.as_ref().is_some_and(|entry| entry.version == Some(Version::from(op.number)));
         let is_own = self.lying(key).any(own);
         if left.is_empty() && is_own && !rotten && !self.excuses(key, op.process, op.start, op.start) {
             let text =
