@@ -6,7 +6,7 @@
 //! moment; or it is *lost*: its put was accepted, and it is not in the store. A stored chunk leaves the ledger when a commit has
 //! named it. A lost chunk fails every commit until it is put again, or until [`LOSS_TOLD_FOR`] has passed since the loss was
 //! first told; so each of several threads that share a save hears of it. Where the backend refused the chunk for good, a put
-//! of it in that time is refused too: what is not accepted is not lost.
+//! of it in that time is refused too: what is not accepted is not lost, once the loss was told.
 
 use std::time::Instant;
 
@@ -44,7 +44,7 @@ struct Loss {
     why: Error,
     /// The backend refused the chunk for good, so another put of it is refused too.
     refused: bool,
-    /// It was put again, and refused: whoever needs it knows, and it fails no commit any more.
+    /// It was put again after it had been told, and refused: whoever needs it knows, and it fails no commit any more.
     put_again: bool,
     told: Option<Instant>,
 }
@@ -105,8 +105,9 @@ impl<D: Clone> Ledger<D> {
                 self.lost.remove(hash);
             }
             Some(loss) if loss.refused => {
+                // The first to be told may be another thread than the one that publishes.
+                loss.put_again |= loss.told.is_some();
                 loss.told.get_or_insert(now);
-                loss.put_again = true;
                 return Err(loss.why.clone());
             }
             _ => {}

@@ -51,6 +51,8 @@ fn a_chunk_that_was_refused_for_good_is_refused_again_for_the_window() {
     ledger.wait(hash(1), (), 10, false);
     assert_eq!(ledger.refused(hash(1), Error::invalid("too large")), cost(10));
     assert!(ledger.admit(&hash(1), false, now).is_err());
+    assert!(ledger.loss_error(now).is_some(), "another thread may have put it, and publish");
+    assert!(ledger.admit(&hash(1), false, now).is_err());
     assert!(ledger.loss_error(now).is_none(), "who put it again knows that it is not there");
     assert!(ledger.admit(&hash(1), false, now + LOSS_TOLD_FOR / 2).is_err());
     assert!(matches!(ledger.admit(&hash(1), false, now + LOSS_TOLD_FOR), Ok(Admission::New)));
@@ -170,7 +172,7 @@ impl Oracle {
         }
         let now = self.now;
         let Some(lost) = self.lost.get_mut(&chunk).filter(|lost| lost.refused) else { return false };
-        (lost.told, lost.put_again) = (lost.told.or(Some(now)), true);
+        (lost.told, lost.put_again) = (lost.told.or(Some(now)), lost.put_again || lost.told.is_some());
         true
     }
 
