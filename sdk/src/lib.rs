@@ -46,6 +46,7 @@ pub mod bindings {
         with: {
             "kv-store:backend/files@1.1.0": crate::native::files,
             "kv-store:backend/payloads@1.1.0": crate::native::payloads,
+            "kv-store:backend/records@1.1.0": crate::native::records,
             "kv-store:backend/net@1.1.0": crate::native::net,
             "kv-store:backend/system@1.1.0": crate::native::system,
             "kv-store:backend/changes@1.1.0": crate::native::changes,
@@ -81,20 +82,20 @@ pub mod uri;
 
 pub use backend::{Backend, Features};
 pub use batch::{Chunk, Hashes, Manifest, absent, get_outcomes};
+pub use bindings::kv_store::backend::http;
 pub use bindings::kv_store::backend::store_types::{
     CommitOutcome, DeleteOutcome, GetOutcome, Presence, Properties, PutOutcome,
 };
 pub use bindings::kv_store::backend::types::{Error, ErrorKind};
 #[cfg(not(feature = "native-host"))]
-pub use bindings::kv_store::backend::{files, net, payloads, system};
-pub use bindings::kv_store::backend::{http, records};
+pub use bindings::kv_store::backend::{files, net, payloads, records, system};
 pub use conversation::{Conversation, Peer};
 pub use maintained_bindings::exports::kv_store::backend::maintenance::{
     ChunkEntry, ChunkPage, Evicted, Eviction, ManifestEntry, ManifestPage, Totals,
 };
 pub use maintenance::Maintenance;
 #[cfg(feature = "native-host")]
-pub use native::{files, net, payloads, system};
+pub use native::{files, net, payloads, records, system};
 pub use options::Options;
 pub use payloads::{Part, Payload};
 pub use several::{Next, Request, ask};

@@ -185,6 +185,7 @@ impl Plan {
             Which::Memkv => shape.over_memkv(dice),
             Which::Redis => shape.over_redis(dice),
             Which::LocalFs => shape.over_local_fs(dice),
+            Which::Segments => shape.over_segments(dice),
         };
         let mut numbers = 0;
         let mut engines = Vec::new();

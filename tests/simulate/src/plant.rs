@@ -29,6 +29,7 @@ const NO_MEMBERS: &[&str] = &[
     "guests/local-fs/src",
     "guests/memkv/guest/src",
     "guests/redis/src",
+    "guests/segments/src",
     "guests/memkv/server/src",
     "tests/simulate",
     "tests/torture/src/states",
@@ -40,6 +41,7 @@ const PLACES: &[(&str, &str, &str)] = &[
     ("guests/memkv/guest", "guests/memkv/guest/src", "guests/memkv/guest/src"),
     ("guests/redis", "guests/redis/src", "guests/redis/src"),
     ("guests/memkv/server", "guests/memkv/server/src", "tests/simulate/memkv-server/src"),
+    ("guests/segments", "guests/segments/src", "guests/segments/src"),
 ];
 /// Where the folder for what is built is named.
 const TARGET: &str = "KV_SIMULATE_TARGET";

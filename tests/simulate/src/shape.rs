@@ -23,6 +23,14 @@ pub enum Backend {
         /// The file system writes out without a sync.
         writes_out: bool,
     },
+    /// The shipped segments over simulated files.
+    Segments {
+        segment_bytes: u64,
+        /// The most segments.
+        segments: u64,
+        /// The file system promises room for what is not written yet.
+        allocates: bool,
+    },
 }
 
 /// How the operator has set up a redis-server, and the backend.
@@ -42,10 +50,11 @@ pub enum Which {
     Memkv,
     Redis,
     LocalFs,
+    Segments,
 }
 
 impl Which {
-    pub const ALL: [Which; 4] = [Which::Contract, Which::Memkv, Which::Redis, Which::LocalFs];
+    pub const ALL: [Which; 5] = [Which::Contract, Which::Memkv, Which::Redis, Which::LocalFs, Which::Segments];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -53,6 +62,7 @@ impl Which {
             Which::Memkv => "memkv",
             Which::Redis => "redis",
             Which::LocalFs => "local-fs",
+            Which::Segments => "segments",
         }
     }
 
@@ -60,7 +70,7 @@ impl Which {
         Which::ALL.into_iter().find(|which| which.name() == name)
     }
 
-    /// That of a seed.
+    /// That of a seed. Segments are asked for by name alone: `docs/proof.md` says what they still break.
     pub fn of(seed: u64) -> Self {
         match Dice::of(seed, &[6]).below(10) {
             0 => Which::Memkv,
@@ -78,6 +88,7 @@ impl Backend {
             Backend::Memkv { .. } => Which::Memkv.name(),
             Backend::Redis(_) => Which::Redis.name(),
             Backend::LocalFs { .. } => Which::LocalFs.name(),
+            Backend::Segments { .. } => Which::Segments.name(),
         }
     }
 
@@ -91,9 +102,30 @@ impl Backend {
                     max_bytes.map_or(String::new(), |most| format!(", max_bytes = \"{most}\", save_grace_s = \"5\""));
                 format!("options = {{ durability = \"{durability}\", keep_free = \"0\"{bound} }}\n")
             }
+            Backend::Segments { segment_bytes, segments, .. } => {
+                let most = segment_bytes * segments;
+                format!("options = {{ max_bytes = \"{most}\", segment_bytes = \"{segment_bytes}\" }}\n")
+            }
             Backend::Redis(Redis { ttl_s: Some(ttl_s), .. }) => format!("options = {{ ttl_s = \"{ttl_s}\" }}\n"),
             Backend::Contract | Backend::Memkv { .. } | Backend::Redis(_) => String::new(),
         }
+    }
+
+    /// Its chunks and manifests are records in few files.
+    pub fn has_records(self) -> bool {
+        matches!(self, Backend::Segments { .. })
+    }
+
+    /// The most segments that there may be.
+    pub fn segments(self) -> usize {
+        match self {
+            Backend::Segments { segments, .. } => segments as usize,
+            _ => usize::MAX,
+        }
+    }
+
+    pub fn allocates(self) -> bool {
+        matches!(self, Backend::Segments { allocates: true, .. })
     }
 
     pub fn writes_out(self) -> bool {
@@ -229,6 +261,32 @@ impl Shape {
             holds_data: false,
             wants_fresh: evicts,
             evicts,
+            settles: false,
+            tells: false,
+            batch_items: 256,
+            ..self
+        }
+    }
+
+    /// The same over segments.
+    pub fn over_segments(self, dice: &mut Dice) -> Self {
+        let segment_bytes = match self.lengths.big {
+            true => [1 << 20, 2 << 20],
+            false => [1 << 10, 4 << 10],
+        };
+        let backend = Backend::Segments {
+            segment_bytes: segment_bytes[dice.index(2)],
+            segments: dice.within(3, 12),
+            allocates: dice.met(700),
+        };
+        Shape {
+            backend,
+            durable: true,
+            cheap_repeat: true,
+            write_through: true,
+            holds_data: false,
+            wants_fresh: false,
+            evicts: true,
             settles: false,
             tells: false,
             batch_items: 256,

@@ -233,13 +233,14 @@ fn scheme(plan: &Plan) -> &'static str {
         Backend::Memkv { .. } => "memkv",
         Backend::Redis(_) => "redis",
         Backend::LocalFs { .. } => "local-fs",
+        Backend::Segments { .. } => "segments",
     }
 }
 
 /// What engines open.
 pub fn uri(plan: &Plan) -> String {
-    if matches!(plan.shape.backend, Backend::LocalFs { .. }) {
-        return files::uri();
+    if matches!(plan.shape.backend, Backend::LocalFs { .. } | Backend::Segments { .. }) {
+        return files::uri(scheme(plan));
     }
     // Redis has numbers for names.
     let name = if matches!(plan.shape.backend, Backend::Redis(_)) { "0" } else { "one" };
