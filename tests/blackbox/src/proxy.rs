@@ -1,4 +1,4 @@
-//! A proxy before a real S3 server. It holds requests back, so that the server carries them out late, and it changes answers and requests.
+//! A proxy before a real S3 server. It holds changes back, so that the server carries them out late, and it changes answers and requests.
 //!
 //! It passes on whole requests, each on a connection of its own, also when the client that made one has gone.
 
@@ -81,7 +81,7 @@ impl Proxy {
         Proxy { port, shared }
     }
 
-    /// From here on requests are kept.
+    /// From here on requests that change something are kept; reads pass, or a change that begins with one would never be sent.
     pub fn hold(&self) {
         self.shared.state.lock().holds = true;
     }
@@ -104,10 +104,10 @@ impl Proxy {
 }
 
 impl ProxyShared {
-    /// Wait as long as requests are held back.
-    fn wait(&self) {
+    /// Wait as long as this request is held back.
+    fn wait(&self, request: &Request) {
         let mut state = self.state.lock();
-        if !state.holds {
+        if !state.holds || matches!(request.method.as_str(), "GET" | "HEAD") {
             return;
         }
         while state.holds {
@@ -136,7 +136,7 @@ fn serve(stream: TcpStream, shared: &ProxyShared) {
     let Ok(mut writing) = stream.try_clone() else { return };
     let mut reading = BufReader::new(stream);
     while let Some(request) = Request::read(&mut reading) {
-        shared.wait();
+        shared.wait(&request);
         let Some(response) = shared.answer(&request) else { return };
         if writing.write_all(&response.bytes(request.method == "HEAD")).is_err() {
             return;

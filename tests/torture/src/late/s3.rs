@@ -1,4 +1,4 @@
-//! SeaweedFS and moto behind a proxy that holds requests back, and stopped and continued. Manifests alone: chunks are changed without
+//! SeaweedFS and moto behind a proxy that holds changes back, and stopped and continued. Manifests alone: chunks are changed without
 //! conditions, and late changes of theirs are not fenced (docs/backends.md).
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::process::{Story, config, scratch};
 /// How the server is held up.
 #[derive(Clone, Copy)]
 enum Hold<'a> {
-    /// The proxy keeps the requests, and passes them on in any order.
+    /// The proxy keeps the changes, and passes them on in any order.
     Keep,
     /// SIGSTOP: the server has them, and carries them out when it goes on.
     Stop(&'a Running),
