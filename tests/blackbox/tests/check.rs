@@ -229,7 +229,8 @@ fn what_a_server_that_hangs_or_refuses_brings_out_is_found() {
     }
     expect_failure(&run("gives-up", "patience"), "patience", "it still fails, and the server is as it was before");
     let misses = run("misses-failures", "patience");
-    expect_failure(&misses, "patience", "while the server hangs, a chunk that is there was answered as missing");
+    // On a busy machine the chunk that is there has its deadline first, and the one that is not is the first to be missing.
+    expect_failure(&misses, "patience", "was answered as missing");
     let believes = run("believes-refusals", "http-refusals");
     expect_failure(&believes, "http-refusals", "while the server answers each request with status 503, a");
 }
