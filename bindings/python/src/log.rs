@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use kv_platform::sync::{Condvar, Mutex, MutexGuard};
+use kv_platform::sync::{Condvar, Mutex};
 use kv_store_wasm::raw::log::{Level, line, set_sink};
 use pyo3::prelude::*;
 
@@ -71,14 +71,10 @@ impl Waiting {
 }
 
 impl LogQueue {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock()
-    }
-
     /// Whether the line is in it, or counted.
     fn takes(&self, level: Level, whose: Whose, text: &impl Display) -> bool {
         let text = text.to_string();
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         if waiting.ended {
             return false;
         }
@@ -139,7 +135,7 @@ impl log::Log for Sink {
 #[pyfunction]
 pub fn log_begin(debug: bool) -> bool {
     DEBUG.store(debug, Relaxed);
-    if queue().is_some_and(|queue| !queue.waiting().ended) {
+    if queue().is_some_and(|queue| !queue.waiting.lock().ended) {
         return false;
     }
     let queue = LogQueue { process: std::process::id(), waiting: Mutex::default(), changed: Condvar::new() };
@@ -157,7 +153,7 @@ pub fn log_next(py: Python<'_>, debug: bool) -> Option<LogRecord> {
     DEBUG.store(debug, Relaxed);
     let queue = queue()?;
     let wait = || {
-        let mut waiting = queue.waiting();
+        let mut waiting = queue.waiting.lock();
         loop {
             let line = waiting.take();
             if line.is_some() || waiting.ended {
@@ -174,7 +170,7 @@ pub fn log_next(py: Python<'_>, debug: bool) -> Option<LogRecord> {
 pub fn log_end() {
     set_sink(None);
     if let Some(queue) = queue() {
-        queue.waiting().ended = true;
+        queue.waiting.lock().ended = true;
         queue.changed.notify_all();
     }
 }
@@ -182,7 +178,7 @@ pub fn log_end() {
 /// Lines that nobody took go to standard error.
 #[pyfunction]
 pub fn log_rest(py: Python<'_>) {
-    let rest = || queue().and_then(|queue| queue.waiting().take());
+    let rest = || queue().and_then(|queue| queue.waiting.lock().take());
     py.detach(|| std::iter::from_fn(rest).for_each(|Line { level, text, .. }| line(level, text)));
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use kv_platform::sync::{Mutex, MutexGuard};
+use kv_platform::sync::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -27,10 +27,6 @@ impl Save {
     pub fn new(save: Arc<abi::SaveHandle>, name: Option<String>, manifest: Vec<u8>) -> Self {
         Save { save, state: Mutex::new(SaveState { name, manifest, status: None, lost: Vec::new() }) }
     }
-
-    fn state(&self) -> MutexGuard<'_, SaveState> {
-        self.state.lock()
-    }
 }
 
 #[pymethods]
@@ -42,7 +38,7 @@ impl Save {
             Ok(name) => py.detach(|| self.save.commit(name.as_deref().map(|name| (name, &data[..])))),
             Err(_) => (KV_STORE_INVALID, Vec::new()),
         };
-        let mut state = self.state();
+        let mut state = self.state.lock();
         (state.status, state.lost) = (Some(status), lost);
         status
     }
@@ -50,24 +46,24 @@ impl Save {
     /// Status of the last commit. None: there was none.
     #[getter]
     fn status(&self) -> Option<i32> {
-        self.state().status
+        self.state.lock().status
     }
 
     /// Keys that the last commit found lost.
     #[getter]
     fn lost<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
-        let lost = self.state().lost.clone();
+        let lost = self.state.lock().lost.clone();
         lost.iter().map(|hash| PyBytes::new(py, hash)).collect()
     }
 
     #[getter]
     fn manifest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.state().manifest)
+        PyBytes::new(py, &self.state.lock().manifest)
     }
 
     #[setter]
     fn set_manifest(&self, manifest: Vec<u8>) {
-        self.state().manifest = manifest;
+        self.state.lock().manifest = manifest;
     }
 
     fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -78,7 +74,7 @@ impl Save {
     fn __exit__(&self, py: Python<'_>, kind: &Bound<'_, PyAny>, _error: &Bound<'_, PyAny>, _trace: &Bound<'_, PyAny>) {
         if kind.is_none() {
             let (name, manifest) = {
-                let state = self.state();
+                let state = self.state.lock();
                 (state.name.clone(), state.manifest.clone())
             };
             self.commit(py, name.as_deref(), Some(manifest));

@@ -7,7 +7,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use kv_platform::sync::MutexGuard;
 use kv_platform::{files, paths};
 use rustix::fs::{self, AtFlags, FileType, OFlags};
 use rustix::io::Errno;
@@ -119,7 +118,7 @@ impl Directory {
         });
         if matches!(placed, Ok(Written::Written)) {
             // It is another file.
-            self.unsynced().remove(path.as_str());
+            self.unsynced.lock().remove(path.as_str());
         }
         if let (Ok(Written::Written), Some(tally)) = (&placed, self.tally()) {
             tally.add(i64::try_from(len).unwrap_or(i64::MAX).saturating_sub_unsigned(replaced.unwrap_or(0)));
@@ -188,25 +187,21 @@ impl Directory {
     /// Remove a file that could not be synced. One that cannot be removed either is known from now on.
     fn forget(&self, path: &RelativePath) {
         if self.remove(path, false, None).is_err() {
-            self.unsynced().insert(path.as_str().to_owned());
+            self.unsynced.lock().insert(path.as_str().to_owned());
         }
     }
 
     /// Remove those of these files that could not be removed when they could not be synced. No sync of them proves anything.
     fn forget_unsynced(&self, paths: &[RelativePath]) -> Result<(), Error> {
         let known: Vec<&RelativePath> = {
-            let unsynced = self.unsynced();
+            let unsynced = self.unsynced.lock();
             paths.iter().filter(|path| unsynced.contains(path.as_str())).collect()
         };
         for path in known {
             self.remove(path, false, None)?;
-            self.unsynced().remove(path.as_str());
+            self.unsynced.lock().remove(path.as_str());
         }
         Ok(())
-    }
-
-    fn unsynced(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.unsynced.lock()
     }
 
     /// Make the names of files durable: each directory on the way, once. `in_time` as for [`Directory::sync`].
@@ -399,22 +394,22 @@ mod tests {
         let path = RelativePath::parse("chunk".into()).unwrap();
         let write = |replace| directory.write(&path, &[b"x"], replace, false, None).unwrap();
         write(false);
-        directory.unsynced().insert("chunk".to_owned());
+        directory.unsynced.lock().insert("chunk".to_owned());
         let synced = || directory.sync(std::slice::from_ref(&path), || Ok(()));
         assert!(synced().unwrap_err().to_string().contains("no such file"), "it is removed then");
-        assert!(directory.unsynced().is_empty() && !scratch.path().join("chunk").exists());
+        assert!(directory.unsynced.lock().is_empty() && !scratch.path().join("chunk").exists());
         write(false);
         synced().unwrap();
         // Where a directory has its place it cannot be removed as a file, and then nothing is promised.
-        directory.unsynced().insert("full".to_owned());
+        directory.unsynced.lock().insert("full".to_owned());
         std::fs::create_dir_all(scratch.path().join("full/of")).unwrap();
         let full = RelativePath::parse("full".into()).unwrap();
-        assert!(directory.sync(&[full], || Ok(())).is_err() && directory.unsynced().len() == 1);
+        assert!(directory.sync(&[full], || Ok(())).is_err() && directory.unsynced.lock().len() == 1);
         // What replaces it is another file.
-        directory.unsynced().insert("chunk".to_owned());
+        directory.unsynced.lock().insert("chunk".to_owned());
         write(true);
         synced().unwrap();
-        assert_eq!(directory.unsynced().len(), 1);
+        assert_eq!(directory.unsynced.lock().len(), 1);
     }
 
     #[test]

@@ -243,7 +243,7 @@ impl Engine {
         if let Some(key) = manifest {
             self.change(op, &[key], false, false);
         }
-        let puts_wait = !self.lock_queued().is_empty();
+        let puts_wait = !self.queued.lock().is_empty();
         let named = manifest.map(|key| (names::name(key), self.value(key, op.number)));
         let outcome = of.commit(named.as_ref().map(|(name, data)| (name.as_str(), data.as_slice())));
         self.tell(|world, now| {

@@ -1,8 +1,5 @@
 //! What an engine does by its queue.
 
-use std::collections::BTreeMap;
-
-use kv_platform::sync::MutexGuard;
 use kv_store_core::{Done, Error, ErrorKind, Fetched, Outcomes, Request};
 
 use crate::actions::{deleted, existed, got, put_ended};
@@ -22,10 +19,6 @@ pub struct Queued {
 }
 
 impl Engine {
-    pub fn lock_queued(&self) -> MutexGuard<'_, BTreeMap<u64, Queued>> {
-        self.queued.lock()
-    }
-
     /// Carry out a step that is about the queue.
     pub fn act_by_queue(&self, step: &Step) {
         // It is a queue of the first handle.
@@ -62,7 +55,7 @@ impl Engine {
                 }
             }
             Action::QueueCancel => {
-                let cookie = self.lock_queued().keys().next().copied();
+                let cookie = self.queued.lock().keys().next().copied();
                 if let Some(cookie) = cookie {
                     let _ = self.queue.cancel(cookie);
                 }
@@ -88,9 +81,9 @@ impl Engine {
             What::Reads => {}
         }
         let cookie = u64::from(number) << 8 | u64::from(nth);
-        self.lock_queued().insert(cookie, Queued { op, keys: keys.to_vec(), how, what });
+        self.queued.lock().insert(cookie, Queued { op, keys: keys.to_vec(), how, what });
         if self.queue.submit(cookie, request, &self.options(how)).is_err() {
-            self.lock_queued().remove(&cookie);
+            self.queued.lock().remove(&cookie);
             self.sim.world().oracle.told_put(&op);
         }
         self.sim.world().running.remove(&number);
@@ -100,7 +93,7 @@ impl Engine {
     fn drain(&self) {
         let Ok(drained) = self.queue.drain(16) else { return };
         for done in drained {
-            let Some(queued) = self.lock_queued().remove(&done.cookie) else {
+            let Some(queued) = self.queued.lock().remove(&done.cookie) else {
                 let (now, text) =
                     (self.now(), format!("the queue completes {}, which is none of its requests", done.cookie));
                 self.sim.world().oracle.violated("queue", text, now);
@@ -148,11 +141,11 @@ impl Engine {
     pub fn drain_all(&self) {
         let begun = self.now();
         let longest: Moment = 60 * SECOND + 64 * self.sim.plan.shape.deadline;
-        while !self.lock_queued().is_empty() {
+        while !self.queued.lock().is_empty() {
             self.drain();
             self.sim.threads.pause(20 * MILLISECOND);
             if self.now() - begun > longest {
-                let left: Vec<String> = self.lock_queued().keys().map(|cookie| (cookie >> 8).to_string()).collect();
+                let left: Vec<String> = self.queued.lock().keys().map(|cookie| (cookie >> 8).to_string()).collect();
                 let (now, text) = (self.now(), format!("never completed: {}", left.join(", ")));
                 self.sim.world().oracle.violated("queue", text, now);
                 return;

@@ -15,7 +15,7 @@ use kv_platform::sync::Mutex;
 
 pub use abi::{Handle, Library};
 pub use cases::{CASES, KILLED, PAIRS, RESTARTS};
-pub use soak::{Soaked, soak};
+pub use soak::{Soaked, soak, with_patience};
 
 /// The version of the suite, for reports: which cases a backend has passed.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

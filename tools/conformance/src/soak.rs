@@ -61,16 +61,7 @@ struct Soaker<'a> {
 pub fn soak(subject: &Subject, length: Duration, seed: u64) -> Result<Soaked, String> {
     let (done, wrong, begun) = (Soaked::default(), OnceLock::new(), Instant::now());
     let uri = subject.uri();
-    let open = || {
-        let patience = Instant::now();
-        loop {
-            match subject.open(&uri) {
-                Err(why) if patience.elapsed() > PATIENCE => return Err(why),
-                Err(_) => std::thread::sleep(Duration::from_millis(50)),
-                Ok(store) => return Ok(store),
-            }
-        }
-    };
+    let open = || with_patience(|| subject.open(&uri));
     let stores = [open()?, open()?];
     std::thread::scope(|scope| {
         let (done, wrong) = (&done, &wrong);
@@ -99,6 +90,18 @@ pub fn soak(subject: &Subject, length: Duration, seed: u64) -> Result<Soaked, St
         return Err(wrong);
     }
     Ok(done)
+}
+
+/// Open a store whose calls fail now and then.
+pub fn with_patience<T>(open: impl Fn() -> Result<T, String>) -> Result<T, String> {
+    let begun = Instant::now();
+    loop {
+        match open() {
+            Err(why) if begun.elapsed() > PATIENCE => return Err(why),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            Ok(store) => return Ok(store),
+        }
+    }
 }
 
 /// A chunk's content, and the key that consumers give it.

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use kv_platform::signals::with_signals_blocked;
-use kv_platform::sync::{Mutex, MutexGuard};
+use kv_platform::sync::Mutex;
 
 use super::rates::Pause;
 use crate::log;
@@ -37,10 +37,6 @@ impl Asker {
         Asker { state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Ask, and wait no longer than `patience`. `None`: not asked, failed, or no answer in time.
     pub fn ask<T: Send + 'static>(
         &self,
@@ -49,7 +45,7 @@ impl Asker {
     ) -> Option<T> {
         let (answer, answered) = channel();
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if state.paused_until.is_some_and(|until| Instant::now() < until) {
                 return None;
             }
@@ -73,7 +69,7 @@ impl Asker {
             }
             Err(RecvTimeoutError::Disconnected) => (Err("its thread ended".to_owned()), None),
         };
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match found {
             Ok(found) => {
                 state.pause.succeeded();
@@ -126,11 +122,11 @@ mod tests {
             Ok(1)
         });
         assert_eq!(slow, None);
-        asker.state().paused_until = None;
+        asker.state.lock().paused_until = None;
         assert_eq!(asker.ask(LONG, || Ok(2)), None, "the thread is busy");
         go.send(()).unwrap();
         assert!(ended.recv().is_err());
-        while asker.state().busy.load(SeqCst) {
+        while asker.state.lock().busy.load(SeqCst) {
             std::thread::yield_now();
         }
         assert_eq!(asker.ask(LONG, || Ok(3)), Some(3));
@@ -141,10 +137,10 @@ mod tests {
         let asker = Asker::new();
         assert_eq!(asker.ask(LONG, || Err::<i32, _>("it is down".to_owned())), None);
         assert_eq!(asker.ask(LONG, || Ok(2)), None);
-        asker.state().paused_until = None;
+        asker.state.lock().paused_until = None;
         assert_eq!(asker.ask(LONG, || Ok(3)), Some(3));
         assert_eq!(asker.ask(LONG, || -> Result<i32, String> { panic!("on purpose") }), None);
-        asker.state().paused_until = None;
+        asker.state.lock().paused_until = None;
         assert_eq!(asker.ask(LONG, || Ok(4)), Some(4));
     }
 }

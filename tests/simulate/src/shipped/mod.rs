@@ -4,6 +4,7 @@
 //! What the host does for a component in `host/src/sandbox` and `host/src/contract` is done here by simulated time: instances, each with one
 //! call at a time; parked connections; the end of an instance that traps.
 
+mod calendar;
 mod call;
 mod exchange;
 pub mod files;
@@ -22,7 +23,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use kv_platform::sync::{Mutex, MutexGuard};
+use kv_platform::sync::Mutex;
 use kv_store_core::backend::{
     Answers, Backend, ChunkHash, ChunkToPut, Committed, Got, Presence, Put, Target, expect_some,
 };
@@ -82,7 +83,7 @@ struct Slot<'a> {
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        let mut slots = self.of.slots();
+        let mut slots = self.of.slots.lock();
         match self.instance.take() {
             Some(instance) => slots.idle.push(Kept(instance)),
             None => {
@@ -118,7 +119,7 @@ pub fn open(
             opened => break opened?,
         }
     };
-    *of.slots() = Slots { idle: vec![Kept(opened)], live: 1 };
+    *of.slots.lock() = Slots { idle: vec![Kept(opened)], live: 1 };
     let sdk::Features { label, properties, batch_items, batch_bytes, max_value_bytes, more, .. } = features;
     let has = |property| properties & property == property;
     let properties = Properties {
@@ -169,22 +170,14 @@ fn places(hashes: Hashes) -> Vec<names::Stored> {
 }
 
 impl Instances {
-    fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock()
-    }
-
-    fn parked(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Kept<Near>>>> {
-        self.parked.lock()
-    }
-
     fn take_parked(&self, session: &str) -> Option<Near> {
-        self.parked().get_mut(session)?.pop().map(|Kept(near)| near)
+        self.parked.lock().get_mut(session)?.pop().map(|Kept(near)| near)
     }
 
     fn park(&self, session: &str, stream: Box<dyn Stream>) {
         let stream: Box<dyn Any> = stream;
         if let Ok(near) = stream.downcast::<Near>() {
-            self.parked().entry(session.to_owned()).or_default().push(Kept(*near));
+            self.parked.lock().entry(session.to_owned()).or_default().push(Kept(*near));
         }
     }
 
@@ -196,7 +189,7 @@ impl Instances {
             if now - begun > LONG {
                 self.sim.world().faulty.insert(self.sim.threads.task().operation);
             }
-            let mut slots = self.slots();
+            let mut slots = self.slots.lock();
             if let Some(Kept(instance)) = slots.idle.pop() {
                 return Ok(Slot { of: self, instance: Some(instance) });
             }
@@ -403,14 +396,14 @@ impl Backend for Shipped {
     }
 
     fn retire(&self) {
-        let retired = self.0.slots().idle.pop();
+        let retired = self.0.slots.lock().idle.pop();
         if retired.is_some() {
             drop(Slot { of: &self.0, instance: None });
         }
     }
 
     fn drop_connections(&self) {
-        let closed = std::mem::take(&mut *self.0.parked());
+        let closed = std::mem::take(&mut *self.0.parked.lock());
         drop(closed);
     }
 }

@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak as Own};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use kv_platform::sync::{Mutex, MutexGuard};
+use kv_platform::sync::Mutex;
 use kv_store_core::process::{Clock, Condition};
 use kv_store_sdk::native::Stream;
 use kv_store_sdk::{Error, Result};
@@ -128,13 +128,9 @@ impl Wire {
         Arc::new(Wire { process, flips_values, state: Mutex::new(state), changed: Condition::new(&clock) })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Both ends are told that it is gone.
     pub fn cut(&self, now: Moment) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let State { up, down, .. } = &mut *state;
         for pipe in [up, down] {
             pipe.pieces.clear();
@@ -147,7 +143,7 @@ impl Wire {
 
     /// The process at this end is gone: what it has sent still arrives.
     pub fn leave(&self, now: Moment) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let State { up, down, dice } = &mut *state;
         up.finish(now, dice);
         down.mute = true;
@@ -157,7 +153,7 @@ impl Wire {
 
     /// What befell one call does not befall the next.
     pub fn resume(&self) {
-        let State { up, down, .. } = &mut *self.state();
+        let State { up, down, .. } = &mut *self.state.lock();
         for pipe in [up, down] {
             (pipe.slow, pipe.flips, pipe.flips_value, pipe.odd) = (0, false, false, None);
         }
@@ -165,18 +161,18 @@ impl Wire {
 
     /// Whether a bit of the value that is under way is to change.
     pub fn takes_flip(&self, up: bool) -> bool {
-        let state = &mut *self.state();
+        let state = &mut *self.state.lock();
         std::mem::take(if up { &mut state.up.flips_value } else { &mut state.down.flips_value })
     }
 
     /// What is to become of the request that has come.
     pub fn takes_odd(&self) -> Option<Odd> {
-        self.state().up.odd.take()
+        self.state.lock().up.odd.take()
     }
 
     /// It can be used, and nothing has come that nobody asked for.
     pub fn is_silent(&self, now: Moment) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         let over = |at: Option<Moment>| at.is_some_and(|at| at <= now);
         state.down.pieces.is_empty() && !over(state.down.end) && !over(state.down.reset)
     }
@@ -190,7 +186,7 @@ impl Wire {
         until: Moment,
         held: impl Fn(Moment) -> Moment,
     ) -> Came {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             let now = sim.threads.moment();
             let Pipe { pieces, end, reset, .. } = pipe(&mut state);
@@ -249,7 +245,7 @@ impl Near {
 
     /// What befalls the bytes of a call, once.
     fn strike(&self, call: &Call, now: Moment) {
-        let (State { up, down, dice }, left) = (&mut *self.wire.state(), call.end().saturating_sub(now));
+        let (State { up, down, dice }, left) = (&mut *self.wire.state.lock(), call.end().saturating_sub(now));
         match call.fate {
             Fate::Slow => {
                 let slow = dice.within(0, left * 3 / 10);
@@ -295,7 +291,7 @@ impl Stream for Near {
         if strikes {
             self.strike(&call, now);
         }
-        let mut state = self.wire.state();
+        let mut state = self.wire.state.lock();
         let State { up, dice, .. } = &mut *state;
         // Of what is lost a part may have arrived.
         let lost = call.fate == Fate::Lost && strikes;
@@ -389,7 +385,7 @@ impl Peer for Far {
         server::settled(&sim);
         let (origin, now) = (server::origin(&sim), sim.threads.moment());
         let calm = server::is_calm(&sim, origin);
-        let mut state = self.wire.state();
+        let mut state = self.wire.state.lock();
         let State { down, dice, .. } = &mut *state;
         down.write(bytes, now, dice, origin, calm);
         drop(state);
@@ -400,7 +396,7 @@ impl Peer for Far {
     fn shutdown(&self, how: Shutdown) {
         let Some(sim) = self.sim.upgrade() else { return };
         let now = sim.threads.moment();
-        let mut state = self.wire.state();
+        let mut state = self.wire.state.lock();
         let State { up, down, dice } = &mut *state;
         if how != Shutdown::Write {
             up.pieces.clear();

@@ -2,9 +2,12 @@
 //! goes on.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use kv_platform::sync::{Mutex, MutexGuard};
+use kv_platform::sync::Mutex;
+use memkv_server::os::Peer;
 
 use super::net::{Far, Wire};
 use super::{memkv, redis, s3};
@@ -103,13 +106,9 @@ impl Running {
         Some(Running { places, state: Mutex::new(state) })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Its connections are gone, and for a while it takes none.
     fn restarts(&self, now: Moment, dice: &mut Dice) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.down_until = now + dice.below(500 * MILLISECOND);
         let wires: Vec<Arc<Wire>> = state.wires.drain(..).filter_map(|wire| wire.upgrade()).collect();
         drop(state);
@@ -118,13 +117,13 @@ impl Running {
 
     /// Whether the running thread is one of a server's.
     fn serves(&self, sim: &Sim) -> bool {
-        sim.threads.current().is_some_and(|thread| self.state().serving.contains_key(&thread))
+        sim.threads.current().is_some_and(|thread| self.state.lock().serving.contains_key(&thread))
     }
 
     /// How long the running thread stands still before its next step, and whether that is out of the ordinary.
     pub fn stands_still(&self, sim: &Sim) -> (Moment, bool) {
         let shape = &sim.plan.shape;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let dice = &mut state.dice;
         match dice.below(100) {
             0..60 => (0, false),
@@ -139,7 +138,7 @@ impl Running {
 pub fn turn(sim: &Sim) {
     let Some(running) = &sim.server else { return };
     // What is dropped while a history ends waits for nobody.
-    let looks = running.state().looks;
+    let looks = running.state.lock().looks;
     if std::thread::panicking() || looks || !running.serves(sim) {
         return;
     }
@@ -165,7 +164,7 @@ pub fn turn(sim: &Sim) {
 /// A thread of the server stands still for so long from now on, out of the ordinary, and with it what it does for a call.
 pub fn stood(sim: &Sim, origin: Origin, long: Moment) {
     let Some(running) = &sim.server else { return };
-    let mut state = running.state();
+    let mut state = running.state.lock();
     state.stands_until = state.stands_until.max(sim.threads.moment() + long);
     drop(state);
     sim.world().faulty.insert(origin.operation);
@@ -182,13 +181,13 @@ pub fn start(sim: &Arc<Sim>) {
         Backend::Redis(setup) => redis::start(sim, setup, &running.places, dice),
         Backend::S3(setup) => s3::start(sim, setup, &running.places, dice),
     };
-    running.state().server = Some(server);
+    running.state.lock().server = Some(server);
 }
 
 /// End it, and with it what it holds of the history.
 pub fn end(sim: &Sim) {
     let Some(running) = &sim.server else { return };
-    let former = running.state().server.take();
+    let former = running.state.lock().server.take();
     drop(former);
     memkv::end();
 }
@@ -196,41 +195,70 @@ pub fn end(sim: &Sim) {
 /// The backend makes a call.
 pub fn called(sim: &Sim, call: u64, request: Request, calm: bool) {
     if let Some(running) = &sim.server {
-        running.state().requests.insert(call, (request, calm));
+        running.state.lock().requests.insert(call, (request, calm));
     }
 }
 
 /// A call says that its changes end then.
 pub fn changes_until(sim: &Sim, call: u64, end: Moment) {
     if let Some(running) = &sim.server {
-        running.state().changes_until.insert(call, end);
+        running.state.lock().changes_until.insert(call, end);
     }
 }
 
 /// Whether the call of a change may still be waited for, by itself or by others.
 pub fn waits(sim: &Sim, call: u64) -> bool {
-    let end = sim.server.as_ref().and_then(|running| running.state().changes_until.get(&call).copied());
+    let end = sim.server.as_ref().and_then(|running| running.state.lock().changes_until.get(&call).copied());
     end.is_none_or(|end| sim.threads.moment() < end)
 }
 
 /// What a call asks for.
 pub fn request(sim: &Sim, call: u64) -> Option<Request> {
-    sim.server.as_ref().and_then(|running| running.state().requests.get(&call).map(|(request, _)| request.clone()))
+    sim.server.as_ref().and_then(|running| running.state.lock().requests.get(&call).map(|(request, _)| request.clone()))
 }
 
 pub fn is_down(sim: &Sim) -> bool {
-    sim.server.as_ref().is_some_and(|running| running.state().down_until > sim.threads.moment())
+    sim.server.as_ref().is_some_and(|running| running.state.lock().down_until > sim.threads.moment())
 }
 
 /// Until when a thread of the server stood still, or will.
 pub fn stood_still(sim: &Sim) -> Moment {
-    sim.server.as_ref().map_or(0, |running| running.state().stands_until)
+    sim.server.as_ref().map_or(0, |running| running.state.lock().stands_until)
+}
+
+/// How long a connection may be idle before the server closes it. None: for ever.
+pub fn idle(dice: &mut Dice) -> Option<Duration> {
+    dice.met(200).then(|| Duration::from_nanos(dice.within(30 * MILLISECOND, 3000 * MILLISECOND)))
+}
+
+/// Take what comes on a connection until it is over, or idle for too long. `serve` has what came, and takes the requests out of it that are
+/// whole. False: it closes the connection.
+pub fn converse(
+    sim: &Weak<Sim>,
+    far: &Far,
+    idle: Option<Duration>,
+    mut serve: impl FnMut(&Arc<Sim>, &mut Vec<u8>) -> bool,
+) {
+    // Nothing goes wrong any more.
+    let is_over = || sim.upgrade().is_some_and(|sim| sim.world().calm);
+    let (mut came, mut piece) = (Vec::new(), vec![0; 64 << 10]);
+    loop {
+        match far.read(&mut piece, idle) {
+            Ok(count) if count > 0 => came.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock && is_over() => continue,
+            _ => return,
+        }
+        let Some(sim) = sim.upgrade() else { return };
+        if !serve(&sim, &mut came) {
+            return;
+        }
+    }
 }
 
 /// Connect a process to the server, which has a thread for it.
 pub fn serve(sim: &Arc<Sim>, process: usize) -> Arc<Wire> {
     let running = sim.server.as_ref().expect("only a backend with a server connects");
-    let mut state = running.state();
+    let mut state = running.state.lock();
     state.numbered += 1;
     let number = state.numbered;
     let wire = Wire::new(sim, process, number);
@@ -243,10 +271,10 @@ pub fn serve(sim: &Arc<Sim>, process: usize) -> Arc<Wire> {
         let job = move || {
             let Some(sim) = own.upgrade() else { return };
             let (Some(running), Some(thread)) = (&sim.server, sim.threads.current()) else { return };
-            running.state().serving.insert(thread, IDLE);
+            running.state.lock().serving.insert(thread, IDLE);
             attend();
             settled(&sim);
-            running.state().serving.remove(&thread);
+            running.state.lock().serving.remove(&thread);
         };
         sim.threads.start(Task { process: NOBODY, operation: 0 }, false, Box::new(job));
     }
@@ -260,10 +288,10 @@ pub fn later(sim: &Arc<Sim>, origin: Origin, long: Moment, what: impl FnOnce(&Si
         let Some(sim) = own.upgrade() else { return };
         sim.threads.pause(long);
         let (Some(running), Some(thread)) = (&sim.server, sim.threads.current()) else { return };
-        running.state().serving.insert(thread, origin);
+        running.state.lock().serving.insert(thread, origin);
         what(&sim);
         settled(&sim);
-        running.state().serving.remove(&thread);
+        running.state.lock().serving.remove(&thread);
     };
     sim.threads.start(Task { process: NOBODY, operation: 0 }, false, Box::new(job));
 }
@@ -271,18 +299,19 @@ pub fn later(sim: &Arc<Sim>, origin: Origin, long: Moment, what: impl FnOnce(&Si
 /// The running thread of the server has read bytes of a call.
 pub fn works_for(sim: &Sim, origin: Origin) {
     let (Some(running), Some(thread)) = (&sim.server, sim.threads.current()) else { return };
-    running.state().serving.insert(thread, origin);
+    running.state.lock().serving.insert(thread, origin);
 }
 
 /// Whom the running thread of the server works for.
 pub fn origin(sim: &Sim) -> Origin {
     let (Some(running), Some(thread)) = (&sim.server, sim.threads.current()) else { return IDLE };
-    running.state().serving.get(&thread).copied().unwrap_or(IDLE)
+    running.state.lock().serving.get(&thread).copied().unwrap_or(IDLE)
 }
 
 /// Whether nothing may befall a call: its own wish, or the history's end.
 pub fn is_calm(sim: &Sim, origin: Origin) -> bool {
-    let own = sim.server.as_ref().and_then(|running| running.state().requests.get(&origin.call).map(|(_, calm)| *calm));
+    let own =
+        sim.server.as_ref().and_then(|running| running.state.lock().requests.get(&origin.call).map(|(_, calm)| *calm));
     own.unwrap_or(false) || sim.world().calm
 }
 
@@ -291,7 +320,7 @@ pub fn settled(sim: &Sim) {
     let Some(running) = &sim.server else { return };
     let origin = origin(sim);
     let changes = |(request, _): &(Request, bool)| (!request.is_read()).then(|| request.clone());
-    let request = running.state().requests.get(&origin.call).and_then(changes);
+    let request = running.state.lock().requests.get(&origin.call).and_then(changes);
     if let Some(request) = request {
         look(sim, running, Some((&request, origin)));
     }
@@ -306,13 +335,13 @@ pub fn changed_by_itself(sim: &Sim) {
 
 /// Note for the rules what the server has now, of which each difference is by this request, or by nobody.
 fn look(sim: &Sim, running: &Running, by: Option<(&Request, Origin)>) {
-    let mut state = running.state();
+    let mut state = running.state.lock();
     let Some(server) = state.server.clone() else { return };
     state.looks = true;
     drop(state);
     let there = server.peek();
     let now = sim.threads.moment();
-    let mut state = running.state();
+    let mut state = running.state.lock();
     state.looks = false;
     let State { seen, .. } = &mut *state;
     let mut world = sim.world();
@@ -338,7 +367,7 @@ fn look(sim: &Sim, running: &Running, by: Option<(&Request, Origin)>) {
 /// Have an event come that is the server's. False: it is not.
 pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
     let Some(running) = &sim.server else { return false };
-    let server = running.state().server.clone();
+    let server = running.state.lock().server.clone();
     let Some(server) = server else { return false };
     let now = sim.threads.moment();
     match event {
@@ -359,7 +388,7 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
             }
         }
         Event::Failover(back) => {
-            running.state().server = Some(server.successor(sim, *back, dice));
+            running.state.lock().server = Some(server.successor(sim, *back, dice));
             running.restarts(now, dice);
             sim.world().failovers.push(now);
         }
@@ -369,7 +398,7 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
             running.restarts(now, dice);
         }
         Event::Kill(process) => {
-            let wires: Vec<Arc<Wire>> = running.state().wires.iter().filter_map(Weak::upgrade).collect();
+            let wires: Vec<Arc<Wire>> = running.state.lock().wires.iter().filter_map(Weak::upgrade).collect();
             wires.iter().filter(|wire| wire.process == *process).for_each(|wire| wire.leave(now));
             return false;
         }

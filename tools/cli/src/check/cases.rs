@@ -81,9 +81,6 @@ fn say(said: &Said) -> Outcome {
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(Failure::unable)
 }
 
-/// The faults of a soak meet opens too, about one in a hundred: it is tried so often.
-const OPENS_OF_A_SOAK: usize = 5;
-
 pub fn run(arguments: &CheckCasesArguments) -> Outcome {
     // A config may ask for faults; the installed library injects none.
     let tap = Tap::default();
@@ -112,8 +109,9 @@ pub fn run(arguments: &CheckCasesArguments) -> Outcome {
     };
     let first = arguments.uri.clone().unwrap_or_else(|| fresh("first"));
     let open = || open(&library, arguments.library.is_none(), &first);
-    let before = if arguments.soak.is_some() { OPENS_OF_A_SOAK - 1 } else { 0 };
-    let (label, facts) = match (0..before).find_map(|_| open().ok()).map_or_else(open, Ok) {
+    // The faults of a soak meet opens too.
+    let opened = if arguments.soak.is_some() { kv_store_conformance::with_patience(open) } else { open() };
+    let (label, facts) = match opened {
         Ok(opened) => opened,
         Err(why) => return say(&Said::Refused(why)),
     };

@@ -56,7 +56,7 @@ impl Kernel {
             stand_still(&sim, files, task.process, asks);
         }
         let (long, strikes) = {
-            let mut state = files.state();
+            let mut state = files.state.lock();
             let long = match (state.dice.below(10), asks) {
                 (0..=5, Asks::Memory | Asks::Room) | (0..=2, _) => 0,
                 (_, Asks::Sync) => state.dice.within(50 * MICROSECOND, 4 * MILLISECOND),
@@ -74,7 +74,7 @@ impl Kernel {
         if calm {
             return Ok(sim);
         }
-        let full = files.state().full_until > sim.threads.moment();
+        let full = files.state.lock().full_until > sim.threads.moment();
         match strikes || (full && matches!(asks, Asks::Room | Asks::Bytes)) {
             true => fails(&sim, files, asks, full).map(|()| sim),
             false => Ok(sim),
@@ -88,7 +88,7 @@ impl Kernel {
     /// Do something with what a descriptor leads to.
     fn with<T>(&self, sim: &Sim, fd: RawFd, what: impl FnOnce(&mut State, Node) -> Result<T>) -> Result<T> {
         let files = sim.files.as_ref().ok_or(Errno::IO)?;
-        let mut state = files.state();
+        let mut state = files.state.lock();
         let node = state.open.get(&fd).map(|open| open.node).ok_or(Errno::BADF)?;
         what(&mut state, node)
     }
@@ -101,7 +101,7 @@ fn stand_still(sim: &Arc<Sim>, files: &Files, process: usize, asks: Asks) {
     let stopped = sim.world().partitioned.get(&process).copied().unwrap_or(0);
     let frozen = if asks == Asks::Memory { 0 } else { sim.world().frozen_until };
     let slow = {
-        let dice = &mut files.state().dice;
+        let dice = &mut files.state.lock().dice;
         match asks == Asks::Sync && dice.below(4000) < shape.trouble {
             true => now + dice.within(MILLISECOND, 2 * shape.deadline),
             false => 0,
@@ -123,7 +123,7 @@ fn stand_still(sim: &Arc<Sim>, files: &Files, process: usize, asks: Asks) {
 /// A call fails, if what befalls it is that.
 fn fails(sim: &Arc<Sim>, files: &Files, asks: Asks, full: bool) -> Result<()> {
     let now = sim.threads.moment();
-    let mut state = files.state();
+    let mut state = files.state.lock();
     let (fate, errno) = match (asks, state.dice.below(10)) {
         (Asks::Room | Asks::Bytes, _) if full => (Fate::Full, Errno::NOSPC),
         (Asks::Room | Asks::Bytes, 0..=2) => {
@@ -147,7 +147,7 @@ fn fails(sim: &Arc<Sim>, files: &Files, asks: Asks, full: bool) -> Result<()> {
 fn struck(sim: &Arc<Sim>, files: &Files, fate: Fate) {
     let operation = sim.threads.task().operation;
     sim.cover(operation, fate);
-    let by = sim.threads.current().and_then(|thread| files.state().calls.get(&thread).cloned());
+    let by = sim.threads.current().and_then(|thread| files.state.lock().calls.get(&thread).cloned());
     let mut world = sim.world();
     world.faulty.insert(operation);
     if let Some((_, request)) = by {
@@ -161,7 +161,7 @@ impl Kernel {
     /// A call has changed what others see, or what is on the disk.
     fn changed(sim: &Arc<Sim>) {
         if let Some(files) = &sim.files {
-            let by = sim.threads.current().and_then(|thread| files.state().calls.get(&thread).cloned());
+            let by = sim.threads.current().and_then(|thread| files.state.lock().calls.get(&thread).cloned());
             super::look(sim, files, by.as_ref());
         }
     }
@@ -196,7 +196,7 @@ fn stat_of(tree: &Tree, node: Node) -> Result<Stat> {
 impl System for Kernel {
     fn knows(&self, fd: RawFd) -> bool {
         let Ok(sim) = self.sim() else { return false };
-        sim.files.as_ref().is_some_and(|files| files.state().open.contains_key(&fd))
+        sim.files.as_ref().is_some_and(|files| files.state.lock().open.contains_key(&fd))
     }
 
     fn holds(&self, path: &str) -> bool {
@@ -208,7 +208,7 @@ impl System for Kernel {
         let sim = self.begin(if creates { Asks::Room } else { Asks::Memory })?;
         let files = sim.files.as_ref().ok_or(Errno::IO)?;
         let opened = {
-            let mut state = files.state();
+            let mut state = files.state.lock();
             if cached && state.dice.met(100) {
                 return Err(Errno::AGAIN);
             }
@@ -228,7 +228,7 @@ impl System for Kernel {
             node
         };
         let fd = descriptor()?;
-        let mut state = files.state();
+        let mut state = files.state.lock();
         // The kernel gives a number again that was closed.
         state.locks.retain(|_, (holder, _)| *holder != fd.as_raw_fd());
         state.open.insert(fd.as_raw_fd(), Open { node: opened, end: 0 });
@@ -289,7 +289,7 @@ impl System for Kernel {
         // What is open, and where it is, is asked under locks of `core`: that takes no time, and goes well.
         let sim = if at.is_none() || path.is_empty() { self.sim()? } else { self.begin(Asks::Memory)? };
         let files = sim.files.as_ref().ok_or(Errno::IO)?;
-        let state = files.state();
+        let state = files.state.lock();
         let (from, path) = Self::place(&state, at, path)?;
         // A file that is open has no name to be looked up.
         let node = if path.is_empty() { from } else { state.tree.resolve(from, path)? };

@@ -13,7 +13,7 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kv_platform::sync::{Mutex, MutexGuard};
+use kv_platform::sync::Mutex;
 use kv_store_sdk::key::{escape_listed, hex_behind};
 
 use self::kernel::Kernel;
@@ -83,10 +83,6 @@ impl Files {
         };
         Some(Files { state: Mutex::new(state) })
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
 }
 
 /// As `docs/backends.md` has the layout.
@@ -117,19 +113,19 @@ pub fn end(sim: &Sim) {
 /// A call of the backend begins on the running thread.
 pub fn called(sim: &Sim, origin: Origin, request: &Request) {
     if let (Some(files), Some(thread)) = (&sim.files, sim.threads.current()) {
-        files.state().calls.insert(thread, (origin, request.clone()));
+        files.state.lock().calls.insert(thread, (origin, request.clone()));
     }
 }
 
 pub fn returned(sim: &Sim) {
     if let (Some(files), Some(thread)) = (&sim.files, sim.threads.current()) {
-        files.state().calls.remove(&thread);
+        files.state.lock().calls.remove(&thread);
     }
 }
 
 /// Note for the rules what lies under each path now, of which each difference is by this call, or by nobody.
 fn look(sim: &Sim, files: &Files, by: Option<&(Origin, Request)>) {
-    let state = files.state();
+    let state = files.state.lock();
     let now = sim.threads.moment();
     let mut world = sim.world();
     for (place, path) in &state.paths {
@@ -168,17 +164,17 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
     let Some(files) = &sim.files else { return false };
     let now = sim.threads.moment();
     match event {
-        Event::Evict(key) => files.state().remove(sim, *key),
-        Event::Remove(key) if dice.met(700) => files.state().remove(sim, *key),
+        Event::Evict(key) => files.state.lock().remove(sim, *key),
+        Event::Remove(key) if dice.met(700) => files.state.lock().remove(sim, *key),
         // Whole directories go, with what is in them.
-        Event::Remove(_) => files.state().remove_directory(dice),
+        Event::Remove(_) => files.state.lock().remove_directory(dice),
         Event::EvictMany(per_mille) => {
-            let mut state = files.state();
+            let mut state = files.state.lock();
             let paths = state.paths.clone();
             paths.iter().filter(|_| dice.met(*per_mille)).for_each(|(_, path)| state.unlink(path));
         }
         Event::Rot(key) => {
-            let mut state = files.state();
+            let mut state = files.state.lock();
             for place in names::places(sim.plan.shape.lengths, *key) {
                 let Ok(node) = state.tree.resolve(tree::ROOT, &path_of(&place)) else { continue };
                 let Ok(bytes) = state.tree.file(node).map(|file| file.bytes()) else { continue };
@@ -189,7 +185,7 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
             sim.world().dead_until(now);
             // Mostly new, mostly old, or anything.
             let (bias, rare) = (dice.below(3), dice.within(2, 14));
-            let mut state = files.state();
+            let mut state = files.state.lock();
             state.tree.lose_power(&mut |options| match bias {
                 0 if dice.below(rare) > 0 => options - 1,
                 1 if dice.below(rare) > 0 => 0,
@@ -201,14 +197,14 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
             sim.world().failovers.push(now);
         }
         Event::Kill(process) => {
-            files.state().locks.retain(|_, (_, holder)| holder != process);
+            files.state.lock().locks.retain(|_, (_, holder)| holder != process);
             return false;
         }
         _ => return false,
     }
     if matches!(event, Event::Evict(_) | Event::EvictMany(_) | Event::Remove(_) | Event::Rot(_)) {
         // What others remove is known when the files are counted again: within an hour, which no history waits for.
-        files.state().start_machine();
+        files.state.lock().start_machine();
     }
     look(sim, files, None);
     true

@@ -10,34 +10,31 @@ mod script;
 #[cfg(test)]
 mod tests;
 
-use std::io::ErrorKind;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use kv_platform::sync::{Mutex, MutexGuard};
+use kv_platform::sync::Mutex;
 use memkv_server::os::Peer;
 
 use self::db::{Db, Keys, Session};
+use super::calendar::Calendar;
 use super::net::Far;
 use super::server::{self, Serves, Value};
 use crate::chance::Dice;
 use crate::names::Stored;
 use crate::plan::Redis as Setup;
 use crate::sim::Sim;
-use crate::threads::{MICROSECOND, MILLISECOND, Moment};
+use crate::threads::{MILLISECOND, Moment};
 use crate::world::{Origin, Request};
 
 pub use self::db::{Policy, Room};
 
 pub const PASSWORD: &str = "of the history";
-/// 2033-05-18, in microseconds.
-const EPOCH: i64 = 2_000_000_000_000_000;
 
 pub struct Redis {
     sim: Weak<Sim>,
     /// Of the places.
     keys: Arc<Vec<Vec<u8>>>,
-    clock: Clock,
+    clock: Calendar,
     state: Mutex<State>,
 }
 
@@ -49,23 +46,6 @@ struct State {
     busy_until: Moment,
     loads_until: Moment,
     dice: Dice,
-}
-
-/// The calendar of a server.
-#[derive(Clone, Copy)]
-struct Clock {
-    /// Microseconds.
-    offset: i64,
-    /// Of a million microseconds, so many more or fewer.
-    drift: i64,
-}
-
-impl Clock {
-    /// Microseconds since 1970.
-    fn at(self, now: Moment) -> u64 {
-        let micros = (now / MICROSECOND) as i64;
-        (EPOCH + self.offset + micros + micros * self.drift / 1_000_000) as u64
-    }
 }
 
 /// `kv:` is what the backend's keys begin with.
@@ -80,59 +60,38 @@ fn key_of(place: &[u8]) -> Vec<u8> {
 /// The first one of a history.
 pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -> Arc<dyn Serves> {
     let keys = places.iter().map(|place| key_of(place)).collect();
-    let clock =
-        Clock { offset: dice.within(0, 2_000_000) as i64 - 1_000_000, drift: dice.within(0, 1000) as i64 - 500 };
+    let clock = Calendar::drawn(dice);
     let mut db = Db::new(setup.password.then_some(PASSWORD));
     db.room = setup.room;
     Arc::new(Redis::with(Arc::downgrade(sim), Arc::new(keys), clock, db, dice.clone(), 0))
 }
 
 impl Redis {
-    fn with(sim: Weak<Sim>, keys: Arc<Vec<Vec<u8>>>, clock: Clock, db: Db, dice: Dice, loads_until: Moment) -> Self {
+    fn with(sim: Weak<Sim>, keys: Arc<Vec<Vec<u8>>>, clock: Calendar, db: Db, dice: Dice, loads_until: Moment) -> Self {
         let state = State { db, past: Vec::new(), busy_until: 0, loads_until, dice };
         Redis { sim, keys, clock, state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Serve a connection until it is over.
     fn attend(&self, far: &Far) {
-        let (mut session, mut came, mut piece) = (Session::default(), Vec::new(), vec![0; 64 << 10]);
+        let mut session = Session::default();
         // `timeout`: connections that are idle for longer are closed.
-        let idle = {
-            let dice = &mut self.state().dice;
-            dice.met(200).then(|| Duration::from_nanos(dice.within(30 * MILLISECOND, 3000 * MILLISECOND)))
-        };
-        loop {
-            match far.read(&mut piece, idle) {
-                Ok(count) if count > 0 => came.extend_from_slice(&piece[..count]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock && self.is_over() => continue,
-                _ => return,
-            }
-            loop {
-                let command = match resp::take(&mut came) {
-                    Ok(Some(command)) => command,
-                    Ok(None) => break,
-                    Err(wrong) => panic!("the backend sends no RESP: {wrong}"),
-                };
-                let Some(sim) = self.sim.upgrade() else { return };
-                let origin = server::origin(&sim);
-                if !server::is_calm(&sim, origin) {
-                    self.wait_for_turn(&sim, origin);
+        let idle = server::idle(&mut self.state.lock().dice);
+        server::converse(&self.sim, far, idle, |sim, came| {
+            while let Some(command) =
+                resp::take(came).unwrap_or_else(|wrong| panic!("the backend sends no RESP: {wrong}"))
+            {
+                let origin = server::origin(sim);
+                if !server::is_calm(sim, origin) {
+                    self.wait_for_turn(sim, origin);
                 }
-                let reply = self.carry_out(&sim, far, &mut session, command, origin);
+                let reply = self.carry_out(sim, far, &mut session, command, origin);
                 if far.write(&reply).is_err() {
-                    return;
+                    return false;
                 }
             }
-        }
-    }
-
-    /// Nothing goes wrong any more.
-    fn is_over(&self) -> bool {
-        self.sim.upgrade().is_some_and(|sim| sim.world().calm)
+            true
+        });
     }
 
     /// Until the server does nothing else.
@@ -142,7 +101,7 @@ impl Redis {
         loop {
             let now = sim.threads.moment();
             let frozen = sim.world().frozen_until;
-            let until = self.state().busy_until.max(frozen);
+            let until = self.state.lock().busy_until.max(frozen);
             if until > now {
                 sim.threads.pause(until - now);
             } else if asked {
@@ -150,7 +109,7 @@ impl Redis {
             } else {
                 asked = true;
                 let (long, stops) = running.stands_still(sim);
-                self.state().busy_until = now + long;
+                self.state.lock().busy_until = now + long;
                 if stops {
                     server::stood(sim, origin, long);
                 }
@@ -171,7 +130,7 @@ impl Redis {
         let micros = self.clock.at(now);
         self.expire(sim, now);
         self.spoil(sim, far, &mut command, origin);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let State { db, loads_until, dice, .. } = &mut *state;
         db.loads = *loads_until > now && !server::is_calm(sim, origin);
         if sim.world().calm {
@@ -207,7 +166,7 @@ impl Redis {
 
     /// What expires is gone by itself.
     fn expire(&self, sim: &Sim, now: Moment) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let before = state.db.keys.len();
         state.db.pass(self.clock.at(now));
         let expired = state.db.keys.len() < before;
@@ -223,7 +182,7 @@ impl Redis {
         let stores = matches!(command[0].as_slice(), b"SET" | b"EVALSHA");
         if stores && is_put() && far.wire.takes_flip(true) {
             let at = if command[0] == b"SET" { 2 } else { 5 };
-            let dice = &mut self.state().dice;
+            let dice = &mut self.state.lock().dice;
             if let Some(value) = command.get_mut(at).filter(|value| value.len() > 16) {
                 let byte = dice.index(value.len() - 16);
                 value[byte] ^= 1 << dice.below(8);
@@ -261,7 +220,7 @@ fn shown_reply(reply: &[u8]) -> String {
 
 impl Serves for Redis {
     fn peek(&self) -> Vec<Option<Value>> {
-        let state = self.state();
+        let state = self.state.lock();
         self.keys.iter().map(|key| state.db.string(key).cloned()).collect()
     }
 
@@ -271,42 +230,41 @@ impl Serves for Redis {
 
     fn evict_one(&self, dice: &mut Dice) {
         let policy = if dice.met(500) { Policy::EvictAny } else { Policy::EvictLeastUsed };
-        self.state().db.evict(policy, dice);
+        self.state.lock().db.evict(policy, dice);
     }
 
     fn evict_many(&self, per_mille: u64, dice: &mut Dice) {
-        let count = self.state().db.keys.len() as u64 * per_mille / 1000;
+        let count = self.state.lock().db.keys.len() as u64 * per_mille / 1000;
         for _ in 0..count {
-            self.state().db.evict(Policy::EvictAny, dice);
+            self.state.lock().db.evict(Policy::EvictAny, dice);
         }
     }
 
     fn remove(&self, place: usize) {
         if let Some(key) = self.keys.get(place) {
-            self.state().db.remove(key);
+            self.state.lock().db.remove(key);
         }
     }
 
     fn successor(&self, sim: &Sim, back: Moment, dice: &mut Dice) -> Arc<dyn Serves> {
         let now = sim.threads.moment();
-        let state = self.state();
+        let state = self.state.lock();
         // In memory alone; or as a replica or a snapshot has it.
         let from = if dice.met(300) { None } else { now.checked_sub(back) };
         let older = |from: Moment| state.past.iter().take_while(|(at, _)| *at <= from).last();
         let past: Vec<(Moment, Keys)> = from.and_then(older).cloned().into_iter().collect();
         let keys = past.last().map(|(_, keys)| keys.clone()).unwrap_or_default();
-        let mut clock = self.clock;
         // A clock behind the former one is not promised anything of generations.
         let behind = dice.met(300);
-        clock.offset += match behind {
+        let clock = self.clock.set_on(match behind {
             true => -(dice.below(2_000_000) as i64),
             false => dice.below(1_000_000) as i64,
-        };
+        });
         sim.world().generations_fall |= behind;
         let loads_until = now + dice.below(1000 * MILLISECOND);
         let db = state.db.succeed(keys);
         let next = Redis::with(self.sim.clone(), self.keys.clone(), clock, db, dice.clone(), loads_until);
-        next.state().past = past;
+        next.state.lock().past = past;
         Arc::new(next)
     }
 }

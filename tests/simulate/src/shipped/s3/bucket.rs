@@ -13,7 +13,7 @@ use super::dates;
 use super::listing;
 use super::message::{Request, Response, escaped};
 use super::record;
-use super::sign::{crc32c, hex};
+use super::sign::crc32c;
 
 /// Of one multi-object delete, and of one listing.
 const MOST_KEYS: usize = 1000;
@@ -141,7 +141,7 @@ impl Bucket {
         if let Some(refused) = self.condition_fails(request) {
             return refused;
         }
-        let tag = format!("\"{}\"", hex(Md5::digest(&request.body)));
+        let tag = format!("\"{}\"", hex::encode(Md5::digest(&request.body)));
         let noted = self.noted(request);
         self.insert(key, request.body.clone(), tag, noted, now)
     }
@@ -232,7 +232,7 @@ impl Bucket {
         let number = request.query.get("partNumber").and_then(|number| number.parse().ok());
         let Some(upload) = self.uploads.get_mut(upload) else { return Response::error(404, "NoSuchUpload", upload) };
         let Some(number) = number else { return Response::error(400, "InvalidArgument", "partNumber") };
-        let tag = format!("\"{}\"", hex(Md5::digest(&request.body)));
+        let tag = format!("\"{}\"", hex::encode(Md5::digest(&request.body)));
         upload.parts.insert(number, (request.body.clone(), tag.clone()));
         let answer = Response::of(200).with("etag", tag);
         match request.header(SUM).filter(|_| self.keeps_sums) {
@@ -259,7 +259,7 @@ impl Bucket {
             count += 1;
         }
         self.uploads.remove(id);
-        let tag = format!("\"{}-{count}\"", hex(Md5::digest(&tags)));
+        let tag = format!("\"{}-{count}\"", hex::encode(Md5::digest(&tags)));
         let mut noted = upload.noted;
         if self.keeps_sums {
             noted.push((SUM, format!("{}-{count}", crc32c(&sums))));

@@ -14,16 +14,15 @@ mod sign;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use kv_platform::sync::{Mutex, MutexGuard};
+use kv_platform::sync::Mutex;
 use memkv_server::os::Peer;
 
 use self::bucket::Bucket;
 use self::message::{Request, Response};
 use self::sign::Keys;
+use super::calendar::Calendar;
 use super::net::{Far, Odd};
 use super::server::{self, Serves, Value};
 use crate::chance::Dice;
@@ -31,7 +30,7 @@ use crate::names::Stored;
 use crate::plan::{Conditions, S3 as Setup};
 use crate::planted;
 use crate::sim::Sim;
-use crate::threads::{MICROSECOND, MILLISECOND, Moment};
+use crate::threads::{MILLISECOND, Moment};
 use crate::world::Origin;
 
 pub use self::sign::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
@@ -39,8 +38,6 @@ pub use self::sign::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
 const BUCKET: &str = "bucket";
 /// What is before each key.
 const PREFIX: &str = "kv/";
-/// 2033-05-18, in microseconds.
-const EPOCH: i64 = 2_000_000_000_000_000;
 
 /// What a URI says of it.
 pub fn place(gateways: u8) -> String {
@@ -53,7 +50,7 @@ pub struct S3 {
     /// Of the places.
     keys: Arc<Vec<String>>,
     setup: Setup,
-    clock: Clock,
+    clock: Calendar,
     state: Arc<Mutex<State>>,
 }
 
@@ -65,27 +62,10 @@ struct State {
     dice: Dice,
 }
 
-/// The calendar of a server.
-#[derive(Clone, Copy)]
-struct Clock {
-    /// Microseconds.
-    offset: i64,
-    /// Of a million microseconds, so many more or fewer.
-    drift: i64,
-}
-
-impl Clock {
-    /// Microseconds since 1970.
-    fn at(self, now: Moment) -> u64 {
-        let micros = (now / MICROSECOND) as i64;
-        (EPOCH + self.offset + micros + micros * self.drift / 1_000_000) as u64
-    }
-}
-
 fn key_of(place: &[u8]) -> String {
     let Some((kind, rest)) = place.split_first() else { return String::new() };
     if *kind != b'm' {
-        return format!("{PREFIX}c/{}", sign::hex(rest));
+        return format!("{PREFIX}c/{}", hex::encode(rest));
     }
     let tame = |byte: &u8| match byte {
         b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' => char::from(*byte).to_string(),
@@ -99,8 +79,7 @@ fn key_of(place: &[u8]) -> String {
 /// The first one of a history.
 pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -> Arc<dyn Serves> {
     let keys = places.iter().map(|place| key_of(place)).collect();
-    let clock =
-        Clock { offset: dice.within(0, 2_000_000) as i64 - 1_000_000, drift: dice.within(0, 1000) as i64 - 500 };
+    let clock = Calendar::drawn(dice);
     let mut bucket = Bucket::new(BUCKET);
     bucket.of_puts = setup.conditions != Conditions::Ignored;
     bucket.of_deletes = matches!(setup.conditions, Conditions::Honoured | Conditions::InTwoSteps);
@@ -119,45 +98,23 @@ fn is_change(request: &Request) -> bool {
 }
 
 impl S3 {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Serve a connection until it is over.
     fn attend(self: &Arc<Self>, far: &Far) {
-        let (mut came, mut piece) = (Vec::new(), vec![0; 64 << 10]);
-        // Connections that are idle for longer are closed.
-        let idle = {
-            let dice = &mut self.state().dice;
-            dice.met(200).then(|| Duration::from_nanos(dice.within(30 * MILLISECOND, 3000 * MILLISECOND)))
-        };
-        loop {
-            match far.read(&mut piece, idle) {
-                Ok(count) if count > 0 => came.extend_from_slice(&piece[..count]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock && self.is_over() => continue,
-                _ => return,
-            }
-            loop {
-                let request = match message::take(&mut came) {
-                    Ok(Some(request)) => request,
-                    Ok(None) => break,
-                    Err(wrong) => panic!("the backend sends no HTTP: {wrong}"),
-                };
-                let Some(sim) = self.sim.upgrade() else { return };
+        let idle = server::idle(&mut self.state.lock().dice);
+        server::converse(&self.sim, far, idle, |sim, came| {
+            while let Some(request) =
+                message::take(came).unwrap_or_else(|wrong| panic!("the backend sends no HTTP: {wrong}"))
+            {
                 let to_head = request.method == "HEAD";
-                let Some(answer) = self.take(&sim, far, request) else { return };
+                let Some(answer) = self.take(sim, far, request) else { return false };
                 // Now and then a server takes no more on a connection, and does not always say so.
-                let ends = !server::is_calm(&sim, server::origin(&sim)) && self.state().dice.met(5);
+                let ends = !server::is_calm(sim, server::origin(sim)) && self.state.lock().dice.met(5);
                 if far.write(&answer.bytes(to_head)).is_err() || answer.closes || ends {
-                    return;
+                    return false;
                 }
             }
-        }
-    }
-
-    /// Nothing goes wrong any more.
-    fn is_over(&self) -> bool {
-        self.sim.upgrade().is_some_and(|sim| sim.world().calm)
+            true
+        });
     }
 
     /// The answer to a request. None: the connection is closed without one.
@@ -166,7 +123,7 @@ impl S3 {
         let calm = server::is_calm(sim, origin);
         server::turn(sim);
         if far.wire.takes_flip(true) && !request.body.is_empty() {
-            let dice = &mut self.state().dice;
+            let dice = &mut self.state.lock().dice;
             let at = dice.index(request.body.len());
             request.body[at] ^= 1 << dice.below(8);
         }
@@ -182,7 +139,7 @@ impl S3 {
             self.repeat(sim, request.clone(), origin);
         }
         server::turn(sim);
-        let dice = &mut self.state().dice;
+        let dice = &mut self.state.lock().dice;
         if request.method == "GET" && far.wire.takes_flip(false) && answer.body.len() > 16 {
             let at = dice.index(answer.body.len() - 16);
             answer.body[at] ^= 1 << dice.below(8);
@@ -194,18 +151,18 @@ impl S3 {
     /// One step, or two.
     fn carry_out(self: &Arc<Self>, sim: &Arc<Sim>, request: &Request, origin: Origin) -> Option<Response> {
         let now = self.clock.at(sim.threads.moment());
-        let refused = self.state().keys.refuses(request, now / 1_000_000);
+        let refused = self.state.lock().keys.refuses(request, now / 1_000_000);
         if let Some(refused) = refused {
             sim.say(|| format!("  s3 refuses {} {}: {}", request.method, request.path, refused.status));
             return Some(refused.with("date", dates::header(now / 1_000_000)));
         }
         let mut unconditional = None;
         if self.setup.conditions == Conditions::InTwoSteps && request.has_condition() && is_change(request) {
-            let fails = self.state().bucket.condition_fails(request);
+            let fails = self.state.lock().bucket.condition_fails(request);
             if fails.is_some() {
                 return fails;
             }
-            let long = self.state().dice.within(5 * MILLISECOND, 20 * MILLISECOND);
+            let long = self.state.lock().dice.within(5 * MILLISECOND, 20 * MILLISECOND);
             sim.threads.pause(long);
             let mut request = request.clone();
             request.headers.remove("if-match");
@@ -218,7 +175,7 @@ impl S3 {
         }
         let request = unconditional.as_ref().unwrap_or(request);
         let now = self.clock.at(sim.threads.moment());
-        let answer = self.state().bucket.answer(request, now);
+        let answer = self.state.lock().bucket.answer(request, now);
         sim.say(|| {
             let condition = request.header("if-match").or(request.header("if-none-match")).unwrap_or_default();
             let query = if request.raw_query.is_empty() { String::new() } else { format!("?{}", request.raw_query) };
@@ -242,7 +199,7 @@ impl S3 {
         if all_fence && key.starts_with(&format!("{PREFIX}r/")) {
             return true;
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let what = (origin.call, request.method.clone(), key);
         let is_first = !state.carried_out.contains(&what);
         let has_returned = sim.world().returned.contains_key(&origin.call);
@@ -257,7 +214,7 @@ impl S3 {
 
     /// It comes once more.
     fn repeat(self: &Arc<Self>, sim: &Arc<Sim>, request: Request, origin: Origin) {
-        let (own, long) = (self.clone(), self.state().dice.within(0, 2 * sim.plan.shape.deadline));
+        let (own, long) = (self.clone(), self.state.lock().dice.within(0, 2 * sim.plan.shape.deadline));
         let sim_of = Arc::downgrade(sim);
         server::later(sim, origin, long, move |_| {
             if let Some(sim) = sim_of.upgrade() {
@@ -267,7 +224,7 @@ impl S3 {
     }
 
     fn refusal(&self, request: &Request) -> Refusal {
-        let dice = &mut self.state().dice;
+        let dice = &mut self.state.lock().dice;
         let refused = |status, code: &str| Response::error(status, code, &request.path);
         match dice.below(8) {
             0 | 1 => Refusal::Before(refused(503, "SlowDown")),
@@ -291,7 +248,7 @@ enum Refusal {
 
 impl Serves for S3 {
     fn peek(&self) -> Vec<Option<Value>> {
-        let state = self.state();
+        let state = self.state.lock();
         self.keys.iter().map(|key| state.bucket.objects.get(key)?.shown.clone()).collect()
     }
 
@@ -301,7 +258,7 @@ impl Serves for S3 {
 
     /// A lifecycle rule removes what was put first.
     fn evict_one(&self, _: &mut Dice) {
-        let objects = &mut self.state().bucket.objects;
+        let objects = &mut self.state.lock().bucket.objects;
         let first = objects.iter().filter(|(key, _)| !key.contains("/x/")).min_by_key(|(_, object)| object.put);
         if let Some(key) = first.map(|(key, _)| key.clone()) {
             objects.remove(&key);
@@ -309,13 +266,13 @@ impl Serves for S3 {
     }
 
     fn evict_many(&self, per_mille: u64, dice: &mut Dice) {
-        let count = self.state().bucket.objects.len() as u64 * per_mille / 1000;
+        let count = self.state.lock().bucket.objects.len() as u64 * per_mille / 1000;
         (0..count).for_each(|_| self.evict_one(dice));
     }
 
     fn remove(&self, place: usize) {
         if let Some(key) = self.keys.get(place) {
-            self.state().bucket.objects.remove(key);
+            self.state.lock().bucket.objects.remove(key);
         }
     }
 
@@ -325,7 +282,7 @@ impl Serves for S3 {
 
     fn spoil(&self, place: usize, dice: &mut Dice) -> bool {
         let key = self.keys.get(place);
-        key.is_some_and(|key| self.state().bucket.spoil(key, |bytes| dice.spoilt(bytes)))
+        key.is_some_and(|key| self.state.lock().bucket.spoil(key, |bytes| dice.spoilt(bytes)))
     }
 
     /// What it has acknowledged is there.

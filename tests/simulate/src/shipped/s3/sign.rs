@@ -10,8 +10,6 @@ use sha2::{Digest, Sha256};
 use super::dates;
 use super::message::{Request, Response};
 
-pub use hex::encode as hex;
-
 pub const ACCESS_KEY_ID: &str = "of-the-history";
 pub const SECRET_ACCESS_KEY: &str = "a secret of/the history";
 /// How far apart the clocks may be, in seconds.
@@ -79,7 +77,7 @@ impl Keys {
     /// Why a body is none that its sender has sent.
     fn body_refused(&self, request: &Request, hash: &str) -> Option<&'static str> {
         let body = &request.body;
-        if self.checks_hashes && hash != "UNSIGNED-PAYLOAD" && hash != hex(Sha256::digest(body)) {
+        if self.checks_hashes && hash != "UNSIGNED-PAYLOAD" && hash != hex::encode(Sha256::digest(body)) {
             return Some("XAmzContentSHA256Mismatch");
         }
         let differs = |name: &str, own: &dyn Fn() -> String| request.header(name).is_some_and(|told| told != own());
@@ -95,15 +93,15 @@ impl Keys {
         let Request { method, path, raw_query, .. } = request;
         let lines: String = names.split(';').map(|name| format!("{name}:{}\n", of(name))).collect();
         let canonical = format!("{method}\n{path}\n{raw_query}\n{lines}\n{names}\n{hash}");
-        let digest = hex(Sha256::digest(canonical.as_bytes()));
+        let digest = hex::encode(Sha256::digest(canonical.as_bytes()));
         let text = format!("AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}");
-        hex(hmac(&self.key(scope), text.as_bytes()))
+        hex::encode(hmac(&self.key(scope), text.as_bytes()))
     }
 
     /// Sign a request of a test, which has a date.
     #[cfg(test)]
     pub fn sign(&mut self, request: &mut Request) {
-        let hash = hex(Sha256::digest(&request.body));
+        let hash = hex::encode(Sha256::digest(&request.body));
         request.headers.insert("x-amz-content-sha256".to_owned(), hash);
         let names = request.headers.keys().cloned().collect::<Vec<_>>().join(";");
         let scope = format!("{}/us-east-1/s3/aws4_request", &request.headers["x-amz-date"][..8]);
