@@ -46,6 +46,7 @@ pub mod process;
 mod quota;
 #[doc(hidden)]
 pub mod reads;
+mod recent;
 #[doc(hidden)]
 pub mod sandbox;
 pub mod segments;

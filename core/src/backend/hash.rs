@@ -6,10 +6,12 @@ use std::hash::{Hash, Hasher};
 use crate::descriptor::Described;
 use crate::error::Error;
 use crate::limits::MAX_HASH_BYTES;
+use crate::recent::RecentMap;
 
 /// By chunks. A put looks some ten times into such maps, and the standard library's hasher would be most of it; the keys are
 /// the consumer's own, who has no reason to have them collide.
 pub type ChunkMap<T> = HashMap<ChunkHash, T, foldhash::fast::RandomState>;
+pub(crate) type RecentChunks<T> = RecentMap<ChunkHash, T, foldhash::fast::RandomState>;
 pub type ChunkSet = HashSet<ChunkHash, foldhash::fast::RandomState>;
 
 /// A key of so many bytes can be the hash of its content, and components take it for one.

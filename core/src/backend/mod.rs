@@ -22,6 +22,7 @@ pub mod fake;
 use std::sync::Arc;
 
 pub use changes::{Change, Changes};
+pub(crate) use hash::RecentChunks;
 pub use hash::{CONTENT_KEY_BYTES, ChunkHash, ChunkMap, ChunkSet, Layout, bad_length};
 pub use holding::Holding;
 pub use layer::{BackendLayer, Opening, Wrap, check_fault};

@@ -1,7 +1,7 @@
 //! The greatest generation of each manifest that was read lately. A lower one is an older manifest, which came back after a newer one
 //! was seen: a failover to a replica that lacked it, or a late change.
 
-use std::collections::HashMap;
+use std::hash::RandomState;
 use std::time::Instant;
 
 use kv_platform::sync::Mutex;
@@ -9,27 +9,24 @@ use twox_hash::XxHash3_128;
 
 use super::tail::Generation;
 use crate::limits::{GENERATION_REMEMBERED_FOR, REMEMBERED_GENERATIONS};
+use crate::recent::RecentMap;
 
 /// By the XXH3-128 of the name, so that a long name takes no more room than a short one.
-#[derive(Default)]
-pub struct Generations(Mutex<Remembered>);
+pub struct Generations(Mutex<RecentMap<u128, (Generation, Instant), RandomState>>);
 
-#[derive(Default)]
-struct Remembered {
-    young: HashMap<u128, (Generation, Instant)>,
-    old: HashMap<u128, (Generation, Instant)>,
+impl Default for Generations {
+    fn default() -> Self {
+        Generations(Mutex::new(RecentMap::new(REMEMBERED_GENERATIONS)))
+    }
 }
 
 impl Generations {
     /// The greatest generation of a manifest that was read lately. Asked for before a manifest is read: another reader may see a newer
     /// one while this one is on its way, and both are right.
     pub fn known(&self, name: &str, now: Instant) -> Option<Generation> {
-        let name = XxHash3_128::oneshot(name.as_bytes());
         let remembered = self.0.lock();
-        let fresh =
-            |(_, read): &&(Generation, Instant)| now.saturating_duration_since(*read) < GENERATION_REMEMBERED_FOR;
-        let known = [remembered.young.get(&name), remembered.old.get(&name)].into_iter().flatten().filter(fresh);
-        known.map(|(greatest, _)| *greatest).max()
+        let (greatest, read) = remembered.get(&XxHash3_128::oneshot(name.as_bytes()))?;
+        (now.saturating_duration_since(*read) < GENERATION_REMEMBERED_FOR).then_some(*greatest)
     }
 
     /// A manifest was read. Whether it is none that is older than what was `known` when its reading began.
@@ -38,12 +35,7 @@ impl Generations {
             return false;
         }
         let greatest = self.known(name, now).map_or(generation, |known| known.max(generation));
-        let name = XxHash3_128::oneshot(name.as_bytes());
-        let mut remembered = self.0.lock();
-        if remembered.young.len() >= REMEMBERED_GENERATIONS {
-            remembered.old = std::mem::take(&mut remembered.young);
-        }
-        remembered.young.insert(name, (greatest, now));
+        self.0.lock().insert(XxHash3_128::oneshot(name.as_bytes()), (greatest, now));
         true
     }
 }
@@ -84,7 +76,6 @@ mod tests {
         let newest = 5 * REMEMBERED_GENERATIONS - 1;
         let known = generations.known(&newest.to_string(), now);
         assert!(!generations.accept(&newest.to_string(), generation(1), known, now));
-        let remembered = generations.0.lock();
-        assert!(remembered.young.len() <= REMEMBERED_GENERATIONS && remembered.old.len() <= REMEMBERED_GENERATIONS);
+        assert_eq!(generations.known("0", now), None);
     }
 }

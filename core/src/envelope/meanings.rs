@@ -1,8 +1,7 @@
 //! Under which descriptor values lie, as far as this process has read or written it a while ago. A hint: other processes write too, and
 //! a backend evicts. A put relies on it for [`MEANING_REMEMBERED_FOR`] at most.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -12,6 +11,7 @@ use twox_hash::XxHash3_128;
 use crate::backend::{ChunkHash, Layout};
 use crate::descriptor::DescriptorDigest;
 use crate::limits::{KNOWN_MEANINGS, MEANING_REMEMBERED_FOR};
+use crate::recent::RecentMap;
 
 /// The descriptor of a value; `None`: it has none.
 pub type Meaning = Option<DescriptorDigest>;
@@ -26,40 +26,32 @@ pub struct Meanings {
 
 #[derive(Default)]
 struct KnownMeanings {
-    chunks: Recent<ChunkHash, foldhash::fast::RandomState>,
+    chunks: RecentMeanings<ChunkHash, foldhash::fast::RandomState>,
     /// By the XXH3-128 of the name.
-    manifests: Recent<u128, std::hash::RandomState>,
+    manifests: RecentMeanings<u128, RandomState>,
 }
 
-/// A map that holds the last [`KNOWN_MEANINGS`] keys at least, and twice as many at most.
-struct Recent<K, S> {
-    young: HashMap<K, (Meaning, Instant), S>,
-    old: HashMap<K, (Meaning, Instant), S>,
-}
+/// The last [`KNOWN_MEANINGS`] of a kind.
+struct RecentMeanings<K, S>(RecentMap<K, (Meaning, Instant), S>);
 
-impl<K, S: Default> Default for Recent<K, S> {
+impl<K: Hash + Eq, S: BuildHasher + Default> Default for RecentMeanings<K, S> {
     fn default() -> Self {
-        Recent { young: HashMap::default(), old: HashMap::default() }
+        RecentMeanings(RecentMap::new(KNOWN_MEANINGS))
     }
 }
 
-impl<K: Hash + Eq, S: BuildHasher + Default> Recent<K, S> {
+impl<K: Hash + Eq, S: BuildHasher + Default> RecentMeanings<K, S> {
     fn get(&self, key: &K, now: Instant) -> Option<Meaning> {
-        let (meaning, since) = self.young.get(key).or_else(|| self.old.get(key))?;
+        let (meaning, since) = self.0.get(key)?;
         (now.saturating_duration_since(*since) < MEANING_REMEMBERED_FOR).then_some(*meaning)
     }
 
     /// `None`: nothing is known of it.
     fn set(&mut self, key: K, meaning: Option<Meaning>, now: Instant) {
-        let Some(meaning) = meaning else {
-            self.young.remove(&key);
-            self.old.remove(&key);
-            return;
-        };
-        if self.young.len() >= KNOWN_MEANINGS {
-            self.old = std::mem::take(&mut self.young);
+        match meaning {
+            Some(meaning) => self.0.insert(key, (meaning, now)),
+            None => self.0.remove(&key),
         }
-        self.young.insert(key, (meaning, now));
     }
 }
 
@@ -124,7 +116,6 @@ mod tests {
         meanings.chunk_is(&chunk(1), None, now);
         assert_eq!(meanings.of_chunk(&chunk(1), now), None);
         (0..3 * KNOWN_MEANINGS).for_each(|n| meanings.chunk_is(&chunk(n), Some(own), now));
-        let known = meanings.known.lock();
-        assert!(known.chunks.young.len() <= KNOWN_MEANINGS && known.chunks.old.len() <= KNOWN_MEANINGS);
+        assert_eq!(meanings.of_chunk(&chunk(0), now), None);
     }
 }

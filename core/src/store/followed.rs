@@ -3,32 +3,26 @@
 
 use kv_platform::sync::Mutex;
 
-use crate::backend::{ChunkHash, ChunkMap, ChunkSet};
+use crate::backend::{ChunkHash, ChunkSet, RecentChunks};
 use crate::limits::FOLLOWED_CHUNKS;
 
-/// A map that forgets, as [`super::known::KnownChunks`] does.
-#[derive(Default)]
-pub(super) struct Successors(Mutex<SuccessorMaps>);
+pub(super) struct Successors(Mutex<RecentChunks<ChunkHash>>);
 
-#[derive(Default)]
-struct SuccessorMaps {
-    young: ChunkMap<ChunkHash>,
-    old: ChunkMap<ChunkHash>,
+impl Default for Successors {
+    fn default() -> Self {
+        Successors(Mutex::new(RecentChunks::new(FOLLOWED_CHUNKS)))
+    }
 }
 
 impl Successors {
     pub(super) fn add(&self, chunk: ChunkHash, next: ChunkHash) {
-        let mut maps = self.0.lock();
-        if maps.young.len() >= FOLLOWED_CHUNKS {
-            maps.old = std::mem::take(&mut maps.young);
-        }
-        maps.young.insert(chunk, next);
+        self.0.lock().insert(chunk, next);
     }
 
     /// A chunk and those that came after it the last time, at most `limit`, each once.
     pub(super) fn from(&self, chunk: ChunkHash, limit: usize) -> Vec<ChunkHash> {
-        let maps = self.0.lock();
-        let next = |chunk: &ChunkHash| maps.young.get(chunk).or_else(|| maps.old.get(chunk)).copied();
+        let successors = self.0.lock();
+        let next = |chunk: &ChunkHash| successors.get(chunk).copied();
         let mut seen = ChunkSet::default();
         let new = |chunk: &ChunkHash| seen.insert(*chunk);
         std::iter::successors(Some(chunk), next).take_while(new).take(limit).collect()
@@ -57,7 +51,6 @@ mod tests {
     fn memory_is_bounded() {
         let followed = Successors::default();
         (0..5 * FOLLOWED_CHUNKS as u32).for_each(|n| followed.add(chunk(n), chunk(n + 1)));
-        let maps = followed.0.lock();
-        assert!(maps.young.len() <= FOLLOWED_CHUNKS && maps.old.len() <= FOLLOWED_CHUNKS);
+        assert!(followed.from(chunk(0), 2) == [chunk(0)], "it is forgotten");
     }
 }

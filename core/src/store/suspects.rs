@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kv_platform::sync::Mutex;
 use twox_hash::XxHash3_128;
 
-use crate::backend::{ChunkHash, ChunkMap};
+use crate::backend::{ChunkHash, RecentChunks};
 use crate::error::Error;
 use crate::limits;
 use crate::payload::{Buffer, Damaged};
@@ -30,13 +30,12 @@ pub(crate) struct Judge<'a> {
 
 /// Chunks that were found damaged once: with which bytes, and when first. Bounded: the oldest are forgotten, and are then found
 /// for the first time again.
-#[derive(Default)]
-pub(super) struct Suspects(Mutex<DamagedChunks>);
+pub(super) struct Suspects(Mutex<RecentChunks<(Damaged, Instant)>>);
 
-#[derive(Default)]
-struct DamagedChunks {
-    young: ChunkMap<(Damaged, Instant)>,
-    old: ChunkMap<(Damaged, Instant)>,
+impl Default for Suspects {
+    fn default() -> Self {
+        Suspects(Mutex::new(RecentChunks::new(limits::DAMAGED_CHUNKS)))
+    }
 }
 
 /// What is to be done about a chunk that was found damaged.
@@ -54,25 +53,20 @@ impl Suspects {
     /// `old`: for how long it must have been found so.
     pub(super) fn found(&self, hash: &ChunkHash, damaged: Damaged, now: Instant, old: Duration) -> Suspicion {
         let mut found = self.0.lock();
-        match found.young.get(hash).or_else(|| found.old.get(hash)) {
+        match found.get(hash) {
             Some((before, since)) if *before == damaged => match now.saturating_duration_since(*since) >= old {
                 true => Suspicion::Old,
                 false => Suspicion::Again,
             },
             _ => {
-                if found.young.len() >= limits::DAMAGED_CHUNKS {
-                    found.old = std::mem::take(&mut found.young);
-                }
-                found.young.insert(*hash, (damaged, now));
+                found.insert(*hash, (damaged, now));
                 Suspicion::New
             }
         }
     }
 
     pub(super) fn forget(&self, hash: &ChunkHash) {
-        let mut found = self.0.lock();
-        found.young.remove(hash);
-        found.old.remove(hash);
+        self.0.lock().remove(hash);
     }
 }
 
@@ -110,7 +104,6 @@ mod tests {
         let (suspects, now) = (Suspects::default(), Instant::now());
         (0..5 * DAMAGED_CHUNKS)
             .for_each(|n| assert_eq!(suspects.found(&chunk(n), damaged(b"x"), now, Duration::ZERO), Suspicion::New));
-        let found = suspects.0.lock();
-        assert!(found.young.len() <= DAMAGED_CHUNKS && found.old.len() <= DAMAGED_CHUNKS);
+        assert_eq!(suspects.found(&chunk(0), damaged(b"x"), now, Duration::ZERO), Suspicion::New, "it is forgotten");
     }
 }
