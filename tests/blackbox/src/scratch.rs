@@ -1,8 +1,18 @@
-//! A folder of a test's own, whose files have names that commands take.
+//! Folders of a test's own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-pub struct Scratch(tempfile::TempDir);
+use tempfile::TempDir;
+
+/// One in memory, where there is such a place: other tests and builds keep a disk busy for seconds, and each sync waits for it.
+pub fn in_memory() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    folder.expect("a temporary folder")
+}
+
+/// One whose files have names that commands take.
+pub struct Scratch(TempDir);
 
 impl Scratch {
     #[allow(clippy::new_without_default, reason = "it makes a folder")]

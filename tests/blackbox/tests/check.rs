@@ -10,6 +10,7 @@ use kv_store_tests::consumer::{Finished, expect, finish};
 use kv_store_tests::memkv::{self, MemkvServer};
 use kv_store_tests::objects::ObjectServer;
 use kv_store_tests::redis::RedisServer;
+use kv_store_tests::scratch::in_memory;
 use kv_store_tests::seaweed::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
 use kv_store_tests::{dist, kv_store, root, test_components};
 use sha2::{Digest, Sha256};
@@ -83,9 +84,8 @@ fn the_backends_that_ship_pass() {
 
 #[test]
 fn guests_that_bring_wasi_pass() {
-    // In memory where there is such a place: these guests sync each file, and other tests keep the disk busy for seconds.
-    let memory = Path::new("/dev/shm");
-    let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+    // These guests sync each file.
+    let folder = in_memory();
     for name in ["std-fs", "c-fs"] {
         let component = test_components().join(format!("{name}.wasm"));
         let uri = format!("{name}://{}/{name}", folder.path().display());

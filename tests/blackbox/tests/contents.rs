@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use kv_store_tests::consumer::{Finished, finish};
+use kv_store_tests::scratch::in_memory;
 use kv_store_tests::{dist, library, root};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -39,12 +40,6 @@ fn uri(folder: &Path, name: &str) -> String {
     format!("local-fs://{}", folder.join(name).display())
 }
 
-/// A folder in memory where that can be had: these tests write many files.
-fn scratch() -> tempfile::TempDir {
-    let memory = Path::new("/dev/shm");
-    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
-}
-
 /// The most memory that a command had, in bytes.
 fn peak(arguments: &[String]) -> u64 {
     // What a process had before it became another program counts as that one's. Therefore a small process starts it.
@@ -66,7 +61,7 @@ fn peak(arguments: &[String]) -> u64 {
 fn commands_on_many_chunks_take_no_more_memory_than_on_few() {
     const LISTED: u64 = 40_000 * 64;
     const REMEMBERED: u64 = 40_000 * 192;
-    let scratch = scratch();
+    let scratch = in_memory();
     let (few, many) = (uri(scratch.path(), "few"), uri(scratch.path(), "many"));
     fill(&few, 5_000, 32);
     fill(&many, 45_000, 32);
@@ -90,7 +85,7 @@ fn commands_on_many_chunks_take_no_more_memory_than_on_few() {
 
 #[test]
 fn a_copy_that_is_interrupted_says_what_is_kept_and_goes_on_from_there() {
-    let scratch = scratch();
+    let scratch = in_memory();
     let (from, to) = (uri(scratch.path(), "from"), uri(scratch.path(), "to"));
     fill(&from, 400, 64 << 10);
     let mut copying = kv_store(&["copy", &from, &to, "--rate", "4MB"]).stderr(Stdio::piped()).spawn().unwrap();
@@ -121,7 +116,7 @@ fn a_copy_that_is_interrupted_says_what_is_kept_and_goes_on_from_there() {
 /// Files that others put among the chunks are neither counted nor removed.
 #[test]
 fn a_file_that_is_no_chunk_is_not_counted_and_stays() {
-    let folder = scratch();
+    let folder = in_memory();
     let uri = uri(folder.path(), "s");
     fill(&uri, 20, 1000);
     let du = || run(&["du", &uri, "--json"]).stdout;
@@ -138,7 +133,7 @@ fn a_file_that_is_no_chunk_is_not_counted_and_stays() {
 /// Chunks that a save was told of a moment ago have the times of an earlier use: the last note may be 15 s old.
 #[test]
 fn gc_keeps_what_was_used_within_the_grace_and_the_age_of_its_note() {
-    let folder = scratch();
+    let folder = in_memory();
     let uri = uri(folder.path(), "s");
     fill(&uri, 20, 1000);
     // Noted so long ago; used again since.

@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use kv_store_tests::scratch::in_memory;
 use kv_store_tests::{dist, root, test_components};
 use kv_store_wasm::{Put, Store, metrics};
 
@@ -200,7 +201,7 @@ impl Times {
 
 impl Neighbour {
     pub fn open() -> Self {
-        let folder = tempfile::tempdir().expect("a temporary directory");
+        let folder = in_memory();
         let store = Store::open(&format!("local-fs://{}", folder.path().display())).expect("a healthy store opens");
         Neighbour { store, _folder: folder }
     }

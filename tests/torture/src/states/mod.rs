@@ -16,6 +16,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use kv_store_tests::scratch::in_memory;
+
 use crate::process::{Process, Setting, Story, config, scratch};
 use crate::workload::Random;
 use disk::Disk;
@@ -174,9 +176,8 @@ pub fn run(options: &StateOptions) -> bool {
             if seen.len().is_multiple_of(20) {
                 crate::worker::say("did 20");
             }
-            // A file system in memory, where there is one: what is tested is what is read, and not how fast a disk is.
-            let place = tempfile::tempdir_in(if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" });
-            let place = place.expect("a temporary directory");
+            // What is tested is what is read, and not how fast a disk is.
+            let place = in_memory();
             disk::make(&state, place.path());
             if let Err(why) = judge.look(place.path(), &mut random) {
                 let kind = options.kind.name();
