@@ -15,6 +15,8 @@ NEEDED = re.compile(r"\(NEEDED\).*\[(.+)\]")
 SYMBOL = re.compile(r"^\s*\d+: \S+\s+\d+ (\w+)\s+(\w+)\s+\w+\s+(\w+) (\S+)")
 VERSION_FILE = re.compile(r"File: (\S+)")
 VERSION_NAME = re.compile(r"Name: (\S+)\s+Flags")
+TEXT = re.compile(r"(cuda|cudnn|cublas|cusparse|nccl|nvrtc)Get(Error|Status)(String|Name)|ncclGetLastError")
+"""Functions that answer a text: torch reads it into the message of its exception. The driver's and CUPTI's answer a number."""
 
 
 def output(*command: object) -> str:
@@ -59,6 +61,13 @@ class Wanted:
                 self.version_of.setdefault(soname, found[1])
 
 
+def stub(name: str) -> str:
+    if TEXT.fullmatch(name):
+        return f'const char *{name}(void) {{ return "there is no CUDA here"; }}\n'
+    # CUDA's number for "no device".
+    return f"int {name}(void) {{ return 100; }}\n"
+
+
 def main() -> None:
     to = pathlib.Path(sys.argv[1])
     to.mkdir(parents=True, exist_ok=True)
@@ -67,8 +76,7 @@ def main() -> None:
         version = wanted.version_of.get(soname)
         names = wanted.by_version[version] if version else wanted.plain
         source, script = to / "stub.c", to / "stub.map"
-        # CUDA's number for "no device".
-        source.write_text("".join(f"int {name}(void) {{ return 100; }}\n" for name in sorted(names)))
+        source.write_text("".join(map(stub, sorted(names))))
         script.write_text(f"{version or 'STUB'} {{ global: *; }};\n")
         options = [f"-Wl,--version-script={script}"] if version else []
         output("cc", "-shared", "-fPIC", "-w", "-fno-builtin", source, *options, f"-Wl,-soname,{soname}", "-o", to / soname)

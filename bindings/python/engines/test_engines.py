@@ -34,6 +34,13 @@ def shown(name: str, **labels: str) -> float:
     return value
 
 
+def test_torch_says_that_there_is_no_cuda() -> None:
+    """transformers asks before each step of a model. In a process of its own: where a stub answers a number for a text, torch reads at that address."""
+    script = "import torch\ntry:\n    torch.cuda.is_current_stream_capturing()\nexcept RuntimeError as error:\n    print(error)"
+    ran = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0 and "there is no CUDA here" in ran.stdout, (ran.returncode, ran.stderr)
+
+
 def lmcache_spec(uri: str, **more: Any) -> dict[str, Any]:
     plugin = {"type": "native_plugin", "module_path": "kv_store_wasm.lmcache", "class_name": "Client"}
     return {**plugin, "adapter_params": {"uri": uri}, **more}
