@@ -38,7 +38,7 @@ pub struct BenchOptions {
     /// page is left as it is
     #[arg(long, conflicts_with_all = ["against", "engines", "quick"])]
     instructions: bool,
-    /// Only `engines/*`: llama-server, LMCache, AIBrix, SGLang, vLLM's tiers and vLLM itself in their own tools and classes, each beside what it does without the
+    /// Only `engines/*`: llama-server, and the adapters in their engines, by the engines' own tools and classes, each beside what it does without the
     /// library; the first time installs them (2.5 GB)
     #[arg(long)]
     engines: bool,
@@ -345,7 +345,7 @@ impl Run<'_> {
         let wheel = engines::wheel(self.place)?;
         let engines = engines::Engines::prepare(self.place, &wheel)?;
         let mut rows = Vec::new();
-        for program in engines::BENCHES {
+        for program in &engines::benches(self.place)? {
             let (mut bench, _redis) = engines::bench(self.place, &engines, program, &self.scratch)?;
             bench
                 .arg(self.options.filter.as_deref().unwrap_or("engines/"))

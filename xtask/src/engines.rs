@@ -1,7 +1,7 @@
 //! Engines themselves, on a CPU, with the wheel: their tests for `cargo xtask test --engines`, and rows beside their own tiers for
 //! `cargo xtask bench --engines`.
 //!
-//! LMCache, AIBrix, SGLang and torch are installed without their dependencies, which are CUDA's and 5 GB; libraries that answer "no
+//! What `engines.txt` lists is installed without its dependencies, which are CUDA's and 5 GB; libraries that answer "no
 //! device" stand in for CUDA's (`bindings/python/engines/cuda_stubs.py`). There are vLLM's tiers alone beside them, and vLLM whole, in a build for
 //! CPUs, in an environment of its own: it needs another torch.
 
@@ -21,15 +21,38 @@ pub fn wheel(place: &Place) -> Result<PathBuf> {
     python::pack(place)
 }
 
-/// Programs that print rows.
-pub const BENCHES: &[&str] =
-    &["bench_python.py", "bench_lmcache.py", "bench_sglang.py", "bench_vllm.py", "bench_aibrix.py"];
+/// Where the programs and tests for engines lie.
+const SOURCES: &str = "bindings/python/engines";
 
-/// One more, in vLLM itself.
+/// A program that prints rows, in vLLM itself.
 pub const BENCH_VLLM: &str = "bench_vllm_running.py";
+
+/// Programs that print no rows for the table: one is run in the environment of vLLM, the other by hand, on a GPU.
+const OTHER_BENCHES: &[&str] = &[BENCH_VLLM, "bench_vllm_worker.py"];
+
+/// Tests that are run in the environment of vLLM. All others of the folder are run in that of the engines.
+const TESTS_OF_VLLM: &[&str] = &["test_vllm_worker.py", "test_vllm_running.py"];
 
 /// Whose tiers are taken out of its wheel.
 const VLLM: &str = "vllm==0.33.0";
+
+/// Programs that print rows, in the environment of the engines.
+pub fn benches(place: &Place) -> Result<Vec<String>> {
+    programs(&place.root.join(SOURCES), "bench_", OTHER_BENCHES)
+}
+
+/// The Python files of a folder whose names begin so, but for some, in the order of their names.
+fn programs(folder: &Path, begin: &str, but: &[&str]) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.starts_with(begin) && name.ends_with(".py") && !but.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
 
 /// The engines with the wheel in them.
 pub struct Engines {
@@ -42,7 +65,7 @@ impl Engines {
     /// Install what is missing (2 minutes and 2.5 GB, once), and the wheel.
     pub fn prepare(place: &Place, wheel: &Path) -> Result<Self> {
         packages::install(packages::TESTS)?;
-        let sources = place.root.join("bindings/python/engines");
+        let sources = place.root.join(SOURCES);
         let names = ["engines.txt", "requirements.txt"];
         let (environment, stubs) =
             installed(place, "engines", names, VLLM, wheel, |environment| tiers_of_vllm(place, environment, &sources))?;
@@ -81,7 +104,7 @@ fn installed(
     wheel: &Path,
     more: impl FnOnce(&Environment) -> Result<()>,
 ) -> Result<(Environment, PathBuf)> {
-    let sources = place.root.join("bindings/python/engines");
+    let sources = place.root.join(SOURCES);
     let files = [lists[0], lists[1], "cuda_stubs.py"].map(|name| sources.join(name));
     let read = files.iter().map(|list| std::fs::read_to_string(list).context("cannot read what is wanted"));
     let wanted = read.collect::<Result<Vec<_>>>()?.concat() + wanted;
@@ -116,7 +139,7 @@ pub struct Vllm {
 impl Vllm {
     /// Install what is missing (5 minutes and 4 GB, once), and the wheel; make the models.
     pub fn prepare(place: &Place, wheel: &Path) -> Result<Self> {
-        let sources = place.root.join("bindings/python/engines");
+        let sources = place.root.join(SOURCES);
         let scripts = ["random_models.py", "smollm2.py"].map(|name| std::fs::read_to_string(sources.join(name)));
         let wanted =
             scripts.into_iter().collect::<std::io::Result<String>>().context("cannot read what makes models")?;
@@ -169,13 +192,12 @@ pub fn test(place: &Place) -> Result<()> {
     let wheel = wheel(place)?;
     let engines = Engines::prepare(place, &wheel)?;
     let mut tests = engines.python(place)?;
-    tests.args(["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]).arg("test_engines.py");
-    step::run_shown("the adapters in LMCache, AIBrix and SGLang", &mut tests)?;
+    tests.args(["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]);
+    tests.args(programs(&place.root.join(SOURCES), "test_", TESTS_OF_VLLM)?);
+    step::run_shown("the adapters in their engines", &mut tests)?;
     let vllm = Vllm::prepare(place, &wheel)?;
     let mut tests = vllm.python(place)?;
-    tests
-        .args(["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."])
-        .args(["test_vllm_worker.py", "test_vllm_running.py"]);
+    tests.args(["-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]).args(TESTS_OF_VLLM);
     step::run_shown("the connector in vLLM", &mut tests)
 }
 
@@ -228,6 +250,21 @@ pub fn bench(place: &Place, engines: &Engines, program: &str, folder: &Path) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_for_engines_are_those_of_their_folder() {
+        let folder = kv_store_tests::root().join(SOURCES);
+        let benches = programs(&folder, "bench_", OTHER_BENCHES).unwrap();
+        assert!(benches.contains(&"bench_sglang.py".to_owned()) && benches.is_sorted(), "{benches:?}");
+        // Each of them prints rows, and what is left out is there.
+        for name in &benches {
+            assert!(std::fs::read_to_string(folder.join(name)).unwrap().contains("from rows import"), "{name}");
+        }
+        assert!(programs(&folder, "test_", TESTS_OF_VLLM).unwrap().contains(&"test_engines.py".to_owned()));
+        for name in OTHER_BENCHES.iter().chain(TESTS_OF_VLLM) {
+            assert!(folder.join(name).exists() && !benches.contains(&(*name).to_owned()), "{name}");
+        }
+    }
 
     #[test]
     fn the_table_of_releases_is_replaced_and_the_page_has_one() {

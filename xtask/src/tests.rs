@@ -23,12 +23,12 @@ pub struct TestOptions {
     /// Only what is worth running after each change: 3 minutes, without root and without servers; says what it left out
     #[arg(long, conflicts_with_all = ["engines", "languages"])]
     quick: bool,
-    /// Only the engines that are too large for each run: llama-server (5 minutes the first time, then half a minute), and LMCache, AIBrix,
-    /// SGLang, vLLM's tiers and a vLLM that serves models on a CPU with the adapters (6.5 GB and 10 minutes the first time)
+    /// Only the engines that are too large for each run: llama-server (5 minutes the first time, then half a minute), and the adapters
+    /// in their engines on a CPU, a vLLM that serves models among them (6.5 GB and 10 minutes the first time)
     #[arg(long)]
     engines: bool,
     /// Only Debian's newest llama-server, whatever its version is; `--engines` runs it only if it has the version that the checks name. With
-    /// `--engines`: only the adapters in the newest releases that PyPI has of LMCache, SGLang and AIBrix; writes the table of docs/engines/index.md
+    /// `--engines`: only the adapters in the newest releases that PyPI has of their engines; writes the table of docs/engines/index.md
     #[arg(long, conflicts_with_all = ["quick", "languages", "aarch64", "second_host"])]
     newest: bool,
     /// Mixed requests to servers with the automatic cache, for each of the four kinds of models
