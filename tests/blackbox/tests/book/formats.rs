@@ -8,8 +8,8 @@ use kv_store_tests::root;
 use libtest_mimic::Failed;
 
 const PAGE: &str = "docs/formats.md";
-/// What the names of golden tests begin with. Tests of other names may be in the table too.
-const GOLDEN: &str = "golden_";
+/// What the names of golden tests begin with, in Rust and in Python. Tests of other names may be in the table too.
+const GOLDEN: [(&str, &str); 2] = [("rs", "golden_"), ("py", "test_golden_")];
 /// Cells of a row, and the one with the tests.
 const CELLS: usize = 6;
 const TESTS: usize = 3;
@@ -26,9 +26,11 @@ pub fn name_tests_that_there_are() -> Result<(), Failed> {
             wrong.push(format!("{PAGE}: {} has no test {name}", file.display()));
         }
     }
-    for file in files(&root(), "").into_iter().filter(|path| path.extension().is_some_and(|kind| kind == "rs")) {
+    for file in files(&root(), "") {
+        let language = |(kind, _): &&(&str, &str)| file.extension().is_some_and(|extension| extension == *kind);
+        let Some((_, golden)) = GOLDEN.iter().find(language) else { continue };
         let text = std::fs::read_to_string(root().join(&file)).unwrap_or_default();
-        for name in tests(&text).into_iter().filter(|name| name.starts_with(GOLDEN)) {
+        for name in tests(&text).into_iter().filter(|name| name.starts_with(golden)) {
             if !named.contains(&(file.clone(), name.to_owned())) {
                 wrong.push(format!("{PAGE} has no row with {name} of {}", file.display()));
             }
