@@ -35,11 +35,7 @@ impl<T: ?Sized> Mutex<T> {
 
     /// None: another thread has it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.0.try_lock() {
-            Err(TryLockError::WouldBlock) => None,
-            Err(TryLockError::Poisoned(poisoned)) => Some(whole(Err(poisoned))),
-            Ok(guard) => Some(guard),
-        }
+        free(self.0.try_lock())
     }
 
     pub fn get_mut(&mut self) -> &mut T {
@@ -64,6 +60,16 @@ impl<T: ?Sized> RwLock<T> {
 
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         whole(self.0.write())
+    }
+
+    /// None: another thread writes.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        free(self.0.try_read())
+    }
+
+    /// None: another thread has it.
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        free(self.0.try_write())
     }
 }
 
@@ -113,6 +119,14 @@ impl Condvar {
 #[allow(clippy::disallowed_methods, reason = "the one place that passes poison over")]
 fn whole<T>(taken: Result<T, PoisonError<T>>) -> T {
     taken.unwrap_or_else(PoisonError::into_inner)
+}
+
+fn free<T>(taken: Result<T, TryLockError<T>>) -> Option<T> {
+    match taken {
+        Err(TryLockError::WouldBlock) => None,
+        Err(TryLockError::Poisoned(poisoned)) => Some(whole(Err(poisoned))),
+        Ok(guard) => Some(guard),
+    }
 }
 
 #[cfg(test)]
@@ -171,5 +185,11 @@ mod tests {
         assert!(lock.try_lock().is_none());
         drop(held);
         assert!(lock.try_lock().is_some());
+        let shared = RwLock::new(());
+        let reads = shared.read();
+        assert!(shared.try_read().is_some() && shared.try_write().is_none());
+        drop(reads);
+        let writes = shared.try_write();
+        assert!(writes.is_some() && shared.try_read().is_none());
     }
 }

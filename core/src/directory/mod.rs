@@ -42,7 +42,7 @@ pub use tally::Tally;
 pub(crate) use usage::used;
 pub use usage::{FileEviction, Space};
 pub use write::Written;
-use write::uninterrupted;
+pub(crate) use write::uninterrupted;
 
 use crate::config::Direct;
 use crate::error::{Error, ErrorKind};
@@ -241,6 +241,11 @@ impl Directory {
     /// The directory itself, for what opens files below it by other means.
     pub fn try_clone(&self) -> std::io::Result<File> {
         self.root.try_clone().map(File::from)
+    }
+
+    /// The directory once more, with locks of its own.
+    pub(crate) fn open_again(&self) -> Result<OwnedFd, Errno> {
+        fs::openat(&self.root, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
     }
 
     /// Open what lies at a relative path, without following any link.

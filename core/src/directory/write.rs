@@ -316,7 +316,7 @@ fn write_out(file: &OwnedFd) -> Result<(), Errno> {
 }
 
 /// A sync, tried again when a signal ended it; not for ever, for a file system may say so each time.
-pub(super) fn uninterrupted(sync: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+pub(crate) fn uninterrupted(sync: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     const TRIES: usize = 16;
     let tried_again = (1..TRIES).map(|_| sync()).find(|outcome| *outcome != Err(Errno::INTR));
     tried_again.unwrap_or_else(sync)

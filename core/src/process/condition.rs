@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use kv_platform::sync::{Condvar, Mutex, MutexGuard};
+use kv_platform::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::Clock;
 
@@ -98,13 +98,31 @@ impl Condition {
 impl Clock {
     /// Take a lock that others may hold while they wait for something else.
     pub fn lock<'a, T>(&self, lock: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        let taken = self.take(std::ptr::from_ref(lock).cast::<u8>().addr(), || lock.try_lock());
+        taken.unwrap_or_else(|| lock.lock())
+    }
+
+    /// The same of a lock that readers share, to read.
+    pub(crate) fn read<'a, T>(&self, lock: &'a RwLock<T>) -> RwLockReadGuard<'a, T> {
+        let taken = self.take(std::ptr::from_ref(lock).cast::<u8>().addr(), || lock.try_read());
+        taken.unwrap_or_else(|| lock.read())
+    }
+
+    /// The same to write.
+    pub(crate) fn write<'a, T>(&self, lock: &'a RwLock<T>) -> RwLockWriteGuard<'a, T> {
+        let taken = self.take(std::ptr::from_ref(lock).cast::<u8>().addr(), || lock.try_write());
+        taken.unwrap_or_else(|| lock.write())
+    }
+
+    /// Take a lock by a time that has threads of its own. None: threads are the machine's.
+    fn take<G>(&self, address: usize, mut try_to: impl FnMut() -> Option<G>) -> Option<G> {
         while let Some(time) = self.0.as_ref().filter(|time| time.has_threads()) {
-            match lock.try_lock() {
-                Some(guard) => return guard,
-                None => time.wait_for_lock(WaitAddress(std::ptr::from_ref(lock).cast::<u8>().addr())),
+            match try_to() {
+                Some(guard) => return Some(guard),
+                None => time.wait_for_lock(WaitAddress(address)),
             }
         }
-        lock.lock()
+        None
     }
 
     /// Wait for so long.

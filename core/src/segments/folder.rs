@@ -8,7 +8,7 @@ use kv_platform::{files, paths};
 use rustix::fs::{self, FlockOperation, OFlags};
 use rustix::io::Errno;
 
-use crate::directory::flock_within;
+use crate::directory::{flock_within, uninterrupted};
 use crate::error::{Error, ErrorKind};
 use crate::signals::{files_are_bounded, without_signal};
 use crate::until::Until;
@@ -71,7 +71,7 @@ impl SegmentFolder {
     }
 
     pub fn sync(&self) -> Result<(), Errno> {
-        files::sync(&self.root)
+        uninterrupted(|| files::sync(&self.root))
     }
 
     /// Wait until no other process changes the folder. All threads of this one share the lock.

@@ -1,7 +1,7 @@
 //! Where values lie, by the hash of their keys: 21 bytes a value, and no key. A record says itself whose it is, so two keys with one
 //! hash are a miss for one of them and never the other one's value; the seed of a store keeps anybody from choosing such keys.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use hashbrown::HashTable;
@@ -86,6 +86,11 @@ pub struct Index {
     seed: u64,
     slots: HashTable<Slot>,
     segments: HashMap<u32, Segment>,
+    /// Syncs that are under way: of which segment, and the first place that was put there since.
+    syncs: BTreeMap<u64, (u32, u32)>,
+    last_sync: u64,
+    /// Hashes of keys whose values did not hold, and of which the log says nothing newer.
+    damaged: HashSet<u64>,
     spaces: [Total; SPACES],
     /// The greatest number of a segment that was taken.
     latest: u32,
@@ -104,6 +109,9 @@ impl Index {
             seed,
             slots: HashTable::new(),
             segments: HashMap::new(),
+            damaged: HashSet::new(),
+            syncs: BTreeMap::new(),
+            last_sync: 0,
             spaces: Default::default(),
             latest: 0,
             puts: Total::default(),
@@ -290,9 +298,27 @@ impl Index {
         }
     }
 
+    /// A sync of a segment begins. What is put there from now on may be written after it.
+    pub fn begin_sync(&mut self, segment: u32) -> u64 {
+        self.last_sync += 1;
+        self.syncs.insert(self.last_sync, (segment, u32::MAX));
+        self.last_sync
+    }
+
+    /// What lies before this unit was written before a sync began. 0: nothing is known of that sync any more.
+    pub fn before_sync(&self, sync: u64) -> u32 {
+        self.syncs.get(&sync).map_or(0, |(_, lowest)| *lowest)
+    }
+
+    pub fn end_sync(&mut self, sync: u64) {
+        self.syncs.remove(&sync);
+    }
+
     fn put(&mut self, key: Key<'_>, place: &Place) {
         let hash = self.hash(key);
         self.forget(hash);
+        let of_segment = self.syncs.values_mut().filter(|(segment, _)| *segment == place.segment);
+        of_segment.for_each(|(_, lowest)| *lowest = place.unit.min(*lowest));
         // Of a segment that nobody took, or that is gone: the place may be another one's.
         let Some(segment) = self.segments.get_mut(&place.segment) else { return };
         if self.slots.len() >= self.most {
@@ -319,7 +345,22 @@ impl Index {
         self.slots.insert_unique(hash, slot, Slot::hash);
     }
 
+    /// What lies at a place is not what was put under a key.
+    pub fn forget_at(&mut self, key: Key<'_>, place: &Place) {
+        if self.find(key) == Some(*place) {
+            let hash = self.hash(key);
+            self.forget(hash);
+            self.damaged.insert(hash);
+        }
+    }
+
+    /// Whether the log says something of a key that is to be taken back for it to be gone: others may not know yet that a value is damaged.
+    pub fn is_said(&self, key: Key<'_>) -> bool {
+        self.find(key).is_some() || self.damaged.contains(&self.hash(key))
+    }
+
     fn forget(&mut self, hash: u64) {
+        self.damaged.remove(&hash);
         if let Ok(slot) = self.slots.find_entry(hash, |slot| slot.hash() == hash) {
             let (slot, _) = slot.remove();
             if let Some(segment) = self.segments.get_mut(&slot.segment) {

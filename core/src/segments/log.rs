@@ -5,7 +5,6 @@
 //! under the same name; who follows the old one begins anew. Where there is no log any more, there is nothing in the store.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -17,7 +16,10 @@ use super::folder::{SegmentFolder, io_error};
 use super::format::{
     Behind, FRAME_HEADER_BYTES, Framed, Header, LOG_HEADER_BYTES, LogEntry, MAX_FRAME_BYTES, frame, framed,
 };
+use super::io::{read_at, read_exact_at, sync, sync_data, write_all_at};
+use super::turn::{Turn, Turns};
 use crate::error::{Error, ErrorKind};
+use crate::process::Clock;
 use crate::until::Until;
 
 pub const NAME: &str = "index";
@@ -34,6 +36,9 @@ pub trait Follow {
 
 pub struct Log {
     folder: Arc<SegmentFolder>,
+    clock: Clock,
+    /// Who appends: all threads share the descriptor of the folder, and so would share its lock.
+    turns: Turns,
     read: Mutex<LogPosition>,
     /// The file and the length that were read, for those who only want to know whether there is more.
     seen_inode: AtomicU64,
@@ -46,6 +51,8 @@ struct LogPosition {
     inode: u64,
     to: u64,
     behind: Behind,
+    /// This process has synced its name: whoever gave it that may have died before.
+    named: bool,
 }
 
 /// The right to read on.
@@ -55,19 +62,25 @@ pub struct Tail<'a> {
 }
 
 /// The right to append. Nobody else appends meanwhile; before the first entry all that the log says is to be followed.
-pub struct Locked<'a>(Tail<'a>);
+pub struct Locked<'a> {
+    tail: Tail<'a>,
+    // Given back last.
+    _turn: Turn<'a>,
+}
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.0.log.folder.unlock();
+        self.tail.log.folder.unlock();
     }
 }
 
 impl Log {
-    pub fn new(folder: Arc<SegmentFolder>) -> Self {
+    pub fn new(folder: Arc<SegmentFolder>, clock: &Clock) -> Self {
         Log {
             folder,
-            read: Mutex::new(LogPosition { file: None, inode: 0, to: 0, behind: Behind::default() }),
+            clock: clock.clone(),
+            turns: Turns::new(clock),
+            read: Mutex::new(LogPosition { file: None, inode: 0, to: 0, behind: Behind::default(), named: false }),
             seen_inode: AtomicU64::new(0),
             seen: AtomicU64::new(u64::MAX),
         }
@@ -101,23 +114,32 @@ impl Log {
     }
 
     pub fn tail(&self) -> Tail<'_> {
-        Tail { log: self, read: self.read.lock() }
+        Tail { log: self, read: self.clock.lock(&self.read) }
     }
 
     /// Take the right to append.
     pub fn lock(&self, until: &Until) -> Result<Locked<'_>, Error> {
-        let tail = self.tail();
+        // Nobody waits for another process with what those need who only read.
+        let turn = self.turns.take("another thread holds the index log", until)?;
         self.folder.lock(until)?;
-        Ok(Locked(tail))
+        Ok(Locked { tail: self.tail(), _turn: turn })
     }
 
     /// Have all that was appended survive a power loss.
     pub fn sync(&self) -> Result<(), Error> {
-        let file = self.tail().read.file.clone();
-        match file {
-            Some(file) => file.sync_data().map_err(|error| io_error(&error, "syncing the index log")),
-            None => Ok(()),
+        let (file, inode, named) = {
+            let LogPosition { file, inode, named, .. } = &*self.tail().read;
+            (file.clone(), *inode, *named)
+        };
+        let Some(file) = file else { return Ok(()) };
+        let failed = |error: std::io::Error| io_error(&error, "syncing the index log");
+        sync_data(&*file).map_err(failed)?;
+        if !named {
+            self.folder.sync().map_err(|errno| failed(errno.into()))?;
+            let read = &mut self.tail().read;
+            read.named |= read.inode == inode;
         }
+        Ok(())
     }
 }
 
@@ -170,10 +192,11 @@ impl Tail<'_> {
             return Ok(());
         };
         let mut header = [0; LOG_HEADER_BYTES];
-        let known = file.read_exact_at(&mut header, 0).ok().and_then(|()| Header::read(&header));
+        let known = read_exact_at(&file, &mut header, 0).ok().and_then(|()| Header::read(&header));
         let (header, behind) = known.ok_or_else(foreign)?;
         let inode = fs::fstat(&file).map_err(|errno| Error::from(errno).context("the index log"))?.st_ino;
-        *self.read = LogPosition { file: Some(Arc::new(file)), inode, to: LOG_HEADER_BYTES as u64, behind };
+        *self.read =
+            LogPosition { file: Some(Arc::new(file)), inode, to: LOG_HEADER_BYTES as u64, behind, named: false };
         self.log.seen_inode.store(inode, SeqCst);
         by(Step::Begin(Some(&header)));
         Ok(())
@@ -194,7 +217,7 @@ impl Tail<'_> {
             Some(from) => from,
             None => {
                 let mut header = [0; LOG_HEADER_BYTES];
-                file.read_exact_at(&mut header, 0).map_err(|error| io_error(&error, "the index log"))?;
+                read_exact_at(&**file, &mut header, 0).map_err(|error| io_error(&error, "the index log"))?;
                 let (_, behind) = Header::read(&header).ok_or_else(foreign)?;
                 Cursor { inode, at: LOG_HEADER_BYTES as u64, behind, passed: 0 }
             }
@@ -248,19 +271,19 @@ pub struct Cursor {
 impl Locked<'_> {
     /// As [`Tail::follow`].
     pub fn follow(&mut self, by: &mut impl Follow, until: &Until) -> Result<(), Error> {
-        self.0.follow(by, until)
+        self.tail.follow(by, until)
     }
 
     /// Whether there was a log when it was last followed.
     pub fn has_log(&self) -> bool {
-        self.0.read.file.is_some()
+        self.tail.read.file.is_some()
     }
 
     /// Begin a log where there is none.
     pub fn make(&mut self, header: &Header) -> Result<(), Error> {
-        match self.0.log.is_there()? {
+        match self.tail.log.is_there()? {
             true => Ok(()),
-            false => Anew::begin(&self.0.log.folder, header)?.finish(),
+            false => Anew::begin(&self.tail.log.folder, header)?.finish(),
         }
     }
 
@@ -269,16 +292,16 @@ impl Locked<'_> {
     pub fn append(&mut self, mut entries: &[LogEntry], by: &mut impl Follow) -> Result<(), Error> {
         while !entries.is_empty() {
             self.writable()?;
-            let LogPosition { file: Some(file), to, behind, .. } = &mut *self.0.read else { return Err(foreign()) };
+            let LogPosition { file: Some(file), to, behind, .. } = &mut *self.tail.read else { return Err(foreign()) };
             let (bytes, taken, next) = frame(entries, *behind);
             let (now, later) = entries.split_at_checked(taken.max(1)).unwrap_or((entries, &[]));
-            let folder = &self.0.log.folder;
+            let folder = &self.tail.log.folder;
             folder
-                .writing(|| file.write_all_at(&bytes, *to))
+                .writing(|| write_all_at(&**file, &bytes, *to))
                 .map_err(|error| io_error(&error, "writing the index log"))?;
             *to += bytes.len() as u64;
             *behind = next;
-            self.0.log.seen.store(*to, SeqCst);
+            self.tail.log.seen.store(*to, SeqCst);
             now.iter().for_each(|entry| by.apply(entry));
             entries = later;
         }
@@ -287,26 +310,30 @@ impl Locked<'_> {
 
     /// Open the log to write if it could only be read.
     fn writable(&mut self) -> Result<(), Error> {
-        let Some(file) = &self.0.read.file else { return Err(foreign()) };
+        let Some(file) = &self.tail.read.file else { return Err(foreign()) };
         let mode = fs::fcntl_getfl(file).map_err(|errno| Error::from(errno).context("the index log"))?;
         if mode.contains(OFlags::RDWR) {
             return Ok(());
         }
-        let again = self.0.log.folder.at(NAME, OFlags::RDWR)?.ok_or_else(foreign)?;
-        self.0.read.file = Some(Arc::new(again));
+        let again = self.tail.log.folder.at(NAME, OFlags::RDWR)?.ok_or_else(foreign)?;
+        self.tail.read.file = Some(Arc::new(again));
         Ok(())
     }
 
     /// Have room for entries to come, as far as there is some: a full disk is met when a segment is taken, and not in the middle of a save.
     pub fn reserve(&self, bytes: u64) {
-        if let Some(file) = &self.0.read.file {
-            let _ = self.0.log.folder.writing(|| Ok(kv_platform::files::set_room_aside(file, self.0.read.to, bytes)?));
+        if let Some(file) = &self.tail.read.file {
+            let _ = self
+                .tail
+                .log
+                .folder
+                .writing(|| Ok(kv_platform::files::set_room_aside(file, self.tail.read.to, bytes)?));
         }
     }
 
     /// Bytes of the log.
     pub fn len(&self) -> u64 {
-        self.0.read.to
+        self.tail.read.to
     }
 
     /// Put a log in its place that says these entries, and those of the former one that are still to be said. Whoever follows the former
@@ -317,11 +344,11 @@ impl Locked<'_> {
         (first, last): (&[LogEntry], &[LogEntry]),
         keeps: impl Fn(&LogEntry) -> bool,
     ) -> Result<(), Error> {
-        let former = self.0.read.file.clone().ok_or_else(foreign)?;
+        let former = self.tail.read.file.clone().ok_or_else(foreign)?;
         let mut bytes = [0; LOG_HEADER_BYTES];
-        former.read_exact_at(&mut bytes, 0).map_err(|error| io_error(&error, "the index log"))?;
+        read_exact_at(&*former, &mut bytes, 0).map_err(|error| io_error(&error, "the index log"))?;
         let (_, mut behind) = Header::read(&bytes).ok_or_else(foreign)?;
-        let mut anew = Anew::begin(&self.0.log.folder, header)?;
+        let mut anew = Anew::begin(&self.tail.log.folder, header)?;
         anew.waiting.extend_from_slice(first);
         let mut at = LOG_HEADER_BYTES as u64;
         read_frames(&former, &mut at, &mut behind, &mut |entries| {
@@ -329,7 +356,7 @@ impl Locked<'_> {
         })?;
         last.iter().try_for_each(|entry| anew.push(entry.clone()))?;
         anew.finish()?;
-        self.0.read.file = None;
+        self.tail.read.file = None;
         Ok(())
     }
 }
@@ -354,7 +381,7 @@ impl<'a> Anew<'a> {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.folder.writing(|| self.file.write_all_at(bytes, self.at)).map_err(|error| anew_failed(&error))?;
+        self.folder.writing(|| write_all_at(&self.file, bytes, self.at)).map_err(|error| anew_failed(&error))?;
         self.at += bytes.len() as u64;
         Ok(())
     }
@@ -378,7 +405,7 @@ impl<'a> Anew<'a> {
 
     fn finish(mut self) -> Result<(), Error> {
         self.flush()?;
-        self.file.sync_all().map_err(|error| anew_failed(&error))?;
+        sync(&self.file).map_err(|error| anew_failed(&error))?;
         self.folder.rename(NEW, NAME).map_err(|errno| anew_failed(&errno.into()))
     }
 }
@@ -394,10 +421,9 @@ const READ_FIRST: usize = 64 << 10;
 fn read_some<'a>(file: &File, at: u64, bytes: &'a mut [u8]) -> Result<&'a [u8], Error> {
     let mut len = 0;
     while let Some(room) = bytes.get_mut(len..).filter(|room| !room.is_empty()) {
-        match file.read_at(room, at + len as u64) {
+        match read_at(file, room, at + len as u64) {
             Ok(0) => break,
             Ok(more) => len += more,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => return Err(io_error(&error, "the index log")),
         }
     }

@@ -30,7 +30,7 @@ const HEADER: Header = Header { seed: 5, segment_bytes: 1 << 20, max_bytes: 1 <<
 
 fn open(folder: &tempfile::TempDir) -> Log {
     let folder = fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-    let log = Log::new(Arc::new(SegmentFolder::new(folder, false)));
+    let log = Log::new(Arc::new(SegmentFolder::new(folder, false)), &Clock::default());
     log.lock(&until()).unwrap().make(&HEADER).unwrap();
     log
 }
@@ -154,7 +154,7 @@ fn what_is_no_log_of_this_version_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/etc/passwd", folder.path().join(NAME)).unwrap();
     let open = fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-    let log = Log::new(Arc::new(SegmentFolder::new(open, false)));
+    let log = Log::new(Arc::new(SegmentFolder::new(open, false)), &Clock::default());
     assert!(follow(&log, &mut Heard::default()).is_err());
 }
 

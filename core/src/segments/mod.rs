@@ -9,15 +9,18 @@
 
 mod batch;
 mod durable;
+mod files;
 mod folder;
 mod format;
 mod index;
+mod io;
 mod list;
 mod log;
 mod process;
 mod room;
 mod segment;
 mod store;
+mod turn;
 
 pub use format::{Key, MAX_KEY_BYTES, Place, SPACES};
 pub use index::Total;

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Weak};
 
 use kv_platform::sync::Mutex;
-use rustix::fs::{self, Mode, OFlags};
+use rustix::fs;
 
+use super::durable::Losses;
 use super::store::{SegmentSettings, SegmentStore};
 use crate::directory::Directory;
 use crate::error::{Error, ErrorKind};
@@ -20,7 +21,14 @@ pub struct SegmentStores {
     spawn: Spawn,
     clock: Clock,
     random: Random,
-    open: Mutex<Vec<(FolderIdentity, Weak<SegmentStore>)>>,
+    open: Mutex<Vec<OpenFolder>>,
+}
+
+/// A folder in which a store is open, or was, and lost something that its log does not say yet.
+struct OpenFolder {
+    folder: FolderIdentity,
+    store: Weak<SegmentStore>,
+    losses: Arc<Losses>,
 }
 
 /// Which folder it is, and whether nothing in it may be changed.
@@ -40,21 +48,23 @@ impl SegmentStores {
         limits: &Limits,
         until: &Until,
     ) -> Result<Arc<SegmentStore>, Error> {
-        let parent = directory.try_clone().map_err(|error| super::folder::io_error(&error, "the directory"))?;
         // Its locks are its own.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = fs::openat(&parent, ".", flags, Mode::empty()).map_err(Error::from)?;
+        let root = directory.open_again()?;
         let stat = fs::fstat(&root).map_err(Error::from)?;
         let folder = (stat.st_dev as fs::Dev, stat.st_ino, directory.is_read_only());
-        let mut open = self.open.lock();
-        open.retain(|(_, store)| store.strong_count() > 0);
-        if let Some(store) = open.iter().find(|(of, _)| *of == folder).and_then(|(_, store)| store.upgrade()) {
+        let mut open = self.clock.lock(&self.open);
+        open.retain(|open| open.store.strong_count() > 0 || !open.losses.is_empty());
+        let former = open.iter().position(|open| open.folder == folder);
+        if let Some(store) = former.and_then(|at| open.get(at)?.store.upgrade()) {
             store.bound(settings);
             return Ok(store);
         }
-        let store =
-            Arc::new(SegmentStore::open(root, directory.is_read_only(), settings, (&self.clock, &self.random), until)?);
-        open.push((folder, Arc::downgrade(&store)));
+        let losses = former.and_then(|at| Some(open.get(at)?.losses.clone()));
+        let losses = losses.unwrap_or_else(|| Arc::new(Losses::new(&self.clock)));
+        let store = SegmentStore::open(root, directory.is_read_only(), settings, (&self.clock, &self.random), until)?;
+        let store = Arc::new(store.with_losses(&losses));
+        open.retain(|open| open.folder != folder);
+        open.push(OpenFolder { folder, store: Arc::downgrade(&store), losses });
         drop(open);
         let (replayed, long) = (store.clone(), store.behind() > READ_AT_ONCE);
         let limits = Limits { deadline_ms: limits.maintenance_ms, ..limits.clone() };

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use rustix::fs::{self, AtFlags, FlockOperation, OFlags};
@@ -14,9 +13,10 @@ use rustix::io::Errno;
 use super::format::{
     Key, LogEntry, MAX_KEY_BYTES, Place, RECORD_ALIGNMENT, RECORD_HEADER_BYTES, SPACES, record_key, record_room,
 };
+use super::io::read_at;
 use super::log::Locked;
 use super::segment::{Record, Reserved, Writing, name_of};
-use super::store::{Known, SegmentStore};
+use super::store::{Known, SegmentStore, given_up};
 use crate::directory::used;
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;
@@ -45,16 +45,21 @@ impl SegmentStore {
     /// A place in the segment that this process fills, or in another one.
     pub(super) fn reserve(&self, room: u64, until: &Until) -> Result<Reserved, Error> {
         let segment_bytes = self.known().header.segment_bytes;
-        let place = |writing: &Arc<Writing>| Reserved::take(writing, room, segment_bytes);
-        let mut writing = self.writing();
-        if let Some(place) = writing.as_ref().and_then(place) {
+        let place = || self.writing().as_ref().and_then(|writing| Reserved::take(writing, room, segment_bytes));
+        if let Some(place) = place() {
+            return Ok(place);
+        }
+        let turn = self.taking.take("another thread takes a segment", until)?;
+        if let Some(place) = place() {
             return Ok(place);
         }
         // Its lock stays until all have written who have a place there.
-        *writing = None;
-        let taken = writing.insert(self.take(room, until)?);
-        let found = place(taken).ok_or_else(|| Error::new(ErrorKind::Other, "a new segment has no room"))?;
-        drop(writing);
+        *self.writing() = None;
+        let taken = self.take(room, until)?;
+        let found = Reserved::take(&taken, room, segment_bytes);
+        let found = found.ok_or_else(|| Error::new(ErrorKind::Other, "a new segment has no room"))?;
+        *self.writing() = Some(taken);
+        drop(turn);
         // Where that fails, the next who takes a segment evicts one as it is.
         let _ = self.make_room(until);
         Ok(found)
@@ -88,7 +93,7 @@ impl SegmentStore {
         };
         locked.reserve(LOG_AHEAD);
         locked.append(&[LogEntry::Taken { segment }], &mut *known)?;
-        Ok(Arc::new(Writing::new(segment, Arc::new(file), 0)))
+        Ok(Arc::new(Writing::new(segment, Arc::new(file), 0, known.logs)))
     }
 
     /// A segment whose writer is gone, behind the last record that the log names: what else its writer wrote is nobody's.
@@ -100,7 +105,7 @@ impl SegmentStore {
         });
         for (number, segment) in left {
             let Some(file) = self.free(number)? else { continue };
-            return Ok(Some(Arc::new(Writing::new(number, Arc::new(file), segment.end))));
+            return Ok(Some(Arc::new(Writing::new(number, Arc::new(file), segment.end, known.logs))));
         }
         Ok(None)
     }
@@ -207,7 +212,11 @@ impl SegmentStore {
         }
         // What lasts where it is lasts where it is copied to.
         let copied: BTreeSet<u32> = copies.iter().map(|copy| copy.writing.segment).collect();
-        copied.into_iter().try_for_each(|segment| self.sync_segment(segment, until))?;
+        for segment in copied {
+            if !self.sync_segment(segment, until)? {
+                return Err(given_up());
+            }
+        }
         {
             let (mut locked, mut known) = self.locked(until)?;
             let key = |copy: &CopiedRecord| known.index.find(Key { space: copy.space, bytes: &copy.key });
@@ -228,7 +237,7 @@ impl SegmentStore {
         let mut bytes = vec![0; RECORD_HEADER_BYTES + MAX_KEY_BYTES + from.len as usize];
         let mut len = 0;
         while let Some(room) = bytes.get_mut(len..).filter(|room| !room.is_empty()) {
-            match file.read_at(room, from.offset() + len as u64) {
+            match read_at(file, room, from.offset() + len as u64) {
                 // What cannot be read cannot be kept.
                 Ok(0) | Err(_) => break,
                 Ok(more) => len += more,
@@ -322,6 +331,7 @@ impl SegmentStore {
         let header = known.header;
         let (first, last) = (known.index.latest(), known.index.synced());
         locked.compact(&header, (&first, &last), |entry| known.index.is_live(entry))?;
+        self.losses.log_was_written();
         locked.follow(known, until)
     }
 }

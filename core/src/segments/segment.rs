@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kv_platform::files::Memory;
 use kv_platform::sync::Mutex;
-use rustix::fs::{self, FlockOperation};
+use rustix::fs::{self, AtFlags, FlockOperation};
 use rustix::io::Errno;
 
 use super::folder::{SegmentFolder, io_error};
@@ -19,12 +20,24 @@ pub fn name_of(segment: u32) -> String {
     format!("s-{segment:08x}")
 }
 
+/// Whether a file still lies under the name of a segment: somebody may have removed it, or have made another one there since.
+pub fn has_name(folder: &SegmentFolder, segment: u32, file: &File) -> Result<bool, Errno> {
+    let own = fs::fstat(file)?;
+    match fs::statat(&folder.root, name_of(segment), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(named) => Ok((named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// The segment that this process fills. It holds a lock on the file, which ends with the last who still writes there.
 pub struct Writing {
     pub segment: u32,
     pub file: Arc<File>,
     /// Where the next record goes, in units.
     next: Mutex<u32>,
+    /// In which of the logs that this process has followed the segment was seen to be this file's.
+    log: AtomicU64,
 }
 
 impl Drop for Writing {
@@ -36,8 +49,20 @@ impl Drop for Writing {
 
 impl Writing {
     /// Of a file whose lock is taken.
-    pub fn new(segment: u32, file: Arc<File>, next: u32) -> Self {
-        Writing { segment, file, next: Mutex::new(next) }
+    pub fn new(segment: u32, file: Arc<File>, next: u32, log: u64) -> Self {
+        Writing { segment, file, next: Mutex::new(next), log: AtomicU64::new(log) }
+    }
+
+    /// Whether the segment of that number in the log that is followed now is this file: where somebody has removed the files of a store, numbers
+    /// begin anew.
+    pub fn is_of(&self, log: u64, folder: &SegmentFolder) -> bool {
+        if self.log.load(Relaxed) != log {
+            if !has_name(folder, self.segment, &self.file).unwrap_or(false) {
+                return false;
+            }
+            self.log.store(log, Relaxed);
+        }
+        true
     }
 }
 

@@ -9,15 +9,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqC
 
 use kv_platform::files;
 use kv_platform::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use rustix::fs::{self, AtFlags, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{self, AtFlags, Timespec, Timestamps, UTIME_OMIT};
 
+use super::durable::Losses;
 use super::folder::SegmentFolder;
 use super::format::{
     Header, Key, LogEntry, MAX_KEY_BYTES, Place, RECORD_HEADER_BYTES, SPACES, makes_sense, record_room,
 };
 use super::index::{Index, Total};
 use super::log::{Follow, Locked, Log, Step};
-use super::segment::{Record, RecordFilling, Writing, name_of, write_all};
+use super::segment::{Record, RecordFilling, Writing, has_name, name_of, write_all};
+use super::turn::Turns;
 use crate::error::{Error, ErrorKind};
 use crate::limits::{MAX_RECORDS, USE_NOTED};
 use crate::payload::{self, Destination};
@@ -71,6 +73,9 @@ pub struct SegmentStore {
     pub(super) writing: Mutex<Option<Arc<Writing>>>,
     /// What is put here is made durable afterwards.
     pub(super) syncs: AtomicBool,
+    /// Who takes another one.
+    pub(super) taking: Turns,
+    pub(super) losses: Arc<Losses>,
     /// A thread reads a long log: what it has not come to is not there yet.
     replaying: AtomicBool,
 }
@@ -79,8 +84,10 @@ pub struct SegmentStore {
 pub(super) struct Known {
     pub index: Index,
     pub header: Header,
+    /// Logs that were followed.
+    pub logs: u64,
     most: usize,
-    files: HashMap<u32, Arc<File>>,
+    pub files: HashMap<u32, Arc<File>>,
     /// When it was last noted that a value of a segment was used, in nanoseconds.
     noted: HashMap<u32, AtomicU64>,
 }
@@ -88,6 +95,7 @@ pub(super) struct Known {
 impl Follow for Known {
     fn begin(&mut self, header: Option<&Header>) {
         self.header = header.copied().unwrap_or(self.header);
+        self.logs += 1;
         self.index = Index::new(self.header.seed, self.most);
         self.files.clear();
         self.noted.clear();
@@ -110,9 +118,6 @@ impl Follow for Known {
     }
 }
 
-/// Files that a store keeps open to read.
-const MAX_OPEN_FILES: usize = 256;
-
 impl SegmentStore {
     /// The store in a folder, made if it is not there and may be. What its log says is followed by [`SegmentStore::follow`].
     pub fn open(
@@ -126,7 +131,7 @@ impl SegmentStore {
         let mut seed = [0; 8];
         random.fill(&mut seed)?;
         let made_with = header(&folder, settings, u64::from_ne_bytes(seed))?;
-        let log = Log::new(folder.clone());
+        let log = Log::new(folder.clone(), clock);
         if !read_only && !log.is_there()? {
             // A disk that takes nothing is met by the first put: what is there can be read.
             let made = folder.claim().and_then(|()| log.lock(until)?.make(&made_with));
@@ -142,6 +147,7 @@ impl SegmentStore {
         let known = Known {
             index: Index::new(made_with.seed, most),
             header: made_with,
+            logs: 0,
             most,
             files: HashMap::new(),
             noted: HashMap::new(),
@@ -156,8 +162,15 @@ impl SegmentStore {
             known: RwLock::new(known),
             writing: Mutex::new(None),
             syncs: AtomicBool::new(false),
+            taking: Turns::new(clock),
+            losses: Arc::new(Losses::new(clock)),
             replaying: AtomicBool::new(false),
         })
+    }
+
+    /// The same with what was lost in its folder before.
+    pub(super) fn with_losses(self, losses: &Arc<Losses>) -> Self {
+        SegmentStore { losses: losses.clone(), ..self }
     }
 
     /// The bounds that somebody else opens it with count from now on.
@@ -167,15 +180,15 @@ impl SegmentStore {
     }
 
     pub(super) fn known(&self) -> RwLockReadGuard<'_, Known> {
-        self.known.read()
+        self.clock.read(&self.known)
     }
 
-    fn learning(&self) -> RwLockWriteGuard<'_, Known> {
-        self.known.write()
+    pub(super) fn learning(&self) -> RwLockWriteGuard<'_, Known> {
+        self.clock.write(&self.known)
     }
 
     pub(super) fn writing(&self) -> MutexGuard<'_, Option<Arc<Writing>>> {
-        self.writing.lock()
+        self.clock.lock(&self.writing)
     }
 
     /// Learn what other processes did.
@@ -207,7 +220,7 @@ impl SegmentStore {
         replayed
     }
 
-    /// Take the right to append, and learn all that was appended.
+    /// Take the right to append, and learn all that was appended. What syncs have lost is said first.
     pub(super) fn locked(&self, until: &Until) -> Result<(Locked<'_>, RwLockWriteGuard<'_, Known>), Error> {
         let mut locked = self.log.lock(until)?;
         let mut known = self.learning();
@@ -218,6 +231,7 @@ impl SegmentStore {
             locked.make(&self.made_with)?;
             locked.follow(&mut *known, until)?;
         }
+        self.tell(&mut locked, &mut known)?;
         Ok((locked, known))
     }
 
@@ -242,25 +256,6 @@ impl SegmentStore {
     /// What a space holds.
     pub fn total(&self, space: u8) -> Total {
         self.known().index.total(space)
-    }
-
-    /// The file of a segment, to read. None: it is gone.
-    pub(super) fn file(&self, segment: u32) -> Result<Option<Arc<File>>, Error> {
-        if let Some(file) = self.known().files.get(&segment) {
-            return Ok(Some(file.clone()));
-        }
-        let Some(file) = self.folder.at(&name_of(segment), OFlags::RDONLY)? else { return Ok(None) };
-        let file = Arc::new(file);
-        let mut known = self.learning();
-        if known.index.has(segment) {
-            if known.files.len() >= MAX_OPEN_FILES
-                && let Some(other) = known.files.keys().next().copied()
-            {
-                known.files.remove(&other);
-            }
-            known.files.insert(segment, file.clone());
-        }
-        Ok(Some(file))
     }
 
     /// The lengths of the values that there are.
@@ -316,6 +311,15 @@ impl SegmentStore {
         let _ = fs::utimensat(&self.folder.root, name_of(segment), &times, AtFlags::SYMLINK_NOFOLLOW);
     }
 
+    /// A value that was found at a place does not hold there, and the log has nothing newer of it: it is not there any more, so that the next put
+    /// of it stores it.
+    pub fn note_damage(&self, key: Key<'_>, place: &Place) {
+        self.learning().index.forget_at(key, place);
+        self.give_up_writing(|own| {
+            own.segment == place.segment && !has_name(&self.folder, own.segment, &own.file).unwrap_or(true)
+        });
+    }
+
     /// Read the value that lies at a place into `value`, which has room for it. False: it is not there any more, or is not what was put.
     pub fn read(&self, place: &Place, key: Key<'_>, value: Destination) -> Result<(bool, Destination), Error> {
         let Some(file) = self.file(place.segment)? else { return Ok((false, value)) };
@@ -361,7 +365,7 @@ impl SegmentStore {
         let (mut locked, mut known) = self.locked(until)?;
         // Another process may have put some of them meanwhile.
         records.retain(|(record, _)| replace || !known.index.has_for_sure(record.key));
-        if records.iter().any(|(record, _)| !known.index.takes(record.place.segment)) {
+        if records.iter().any(|(record, _)| !self.takes(&known, record)) {
             drop((locked, known));
             *self.writing() = None;
             return Err(given_up());
@@ -427,7 +431,7 @@ impl SegmentStore {
         self.check_writable()?;
         {
             let (mut locked, mut known) = self.locked(until)?;
-            let there = keys.iter().filter(|key| known.index.find(**key).is_some());
+            let there = keys.iter().filter(|key| known.index.is_said(**key));
             let gone = |key: &Key<'_>| LogEntry::Deleted { space: key.space, key: key.bytes.to_vec() };
             let entries: Vec<LogEntry> = there.map(gone).collect();
             locked.append(&entries, &mut *known)?;

@@ -124,9 +124,12 @@ impl State {
             let mut there = Vec::with_capacity(left.len());
             for (at, record, tried) in left.drain(..) {
                 // It may have been evicted since the log was read, or lie elsewhere; at the same place it is damaged.
-                match store.find(record.key).filter(|place| tried != Some(*place)) {
-                    Some(place) => there.push((at, record, place)),
-                    None => set(&mut outcomes, at, Ok(None)),
+                match store.find(record.key) {
+                    Some(place) if tried != Some(place) => there.push((at, record, place)),
+                    place => {
+                        place.iter().for_each(|place| store.note_damage(record.key, place));
+                        set(&mut outcomes, at, Ok(None));
+                    }
                 }
             }
             let wanted: Vec<_> = there.iter().map(|(_, record, place)| (*place, record.key)).collect();
