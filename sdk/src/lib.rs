@@ -46,6 +46,7 @@ pub mod bindings {
         with: {
             "kv-store:backend/files@1.1.0": crate::native::files,
             "kv-store:backend/payloads@1.1.0": crate::native::payloads,
+            "kv-store:backend/records@1.1.0": crate::native::records,
             "kv-store:backend/net@1.1.0": crate::native::net,
             "kv-store:backend/http@1.1.0": crate::native::http,
             "kv-store:backend/system@1.1.0": crate::native::system,
@@ -82,20 +83,19 @@ pub mod uri;
 
 pub use backend::{Backend, Features};
 pub use batch::{Chunk, Hashes, Manifest, absent, get_outcomes};
-pub use bindings::kv_store::backend::records;
 pub use bindings::kv_store::backend::store_types::{
     CommitOutcome, DeleteOutcome, GetOutcome, Presence, Properties, PutOutcome,
 };
 pub use bindings::kv_store::backend::types::{Error, ErrorKind};
 #[cfg(not(feature = "native-host"))]
-pub use bindings::kv_store::backend::{files, http, net, payloads, system};
+pub use bindings::kv_store::backend::{files, http, net, payloads, records, system};
 pub use conversation::{Conversation, Peer};
 pub use maintained_bindings::exports::kv_store::backend::maintenance::{
     ChunkEntry, ChunkPage, Evicted, Eviction, ManifestEntry, ManifestPage, Totals,
 };
 pub use maintenance::Maintenance;
 #[cfg(feature = "native-host")]
-pub use native::{files, http, net, payloads, system};
+pub use native::{files, http, net, payloads, records, system};
 pub use options::Options;
 pub use payloads::{Part, Payload};
 pub use several::{Next, Request, ask};

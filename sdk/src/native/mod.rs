@@ -1,8 +1,8 @@
 //! A backend as native code, over a host that is a value: the feature `native-host`, for programs that run shipped backends without
 //! WebAssembly (`tests/simulate` does, by simulated time).
 //!
-//! It takes the place of the interfaces `payloads`, `net`, `http`, `files`, `system` and `changes` of the contract: their functions ask the
-//! [`Host`] of the running call. Those of `records` are not there natively, and panic. A component is never built with this feature.
+//! It takes the place of the interfaces `payloads`, `net`, `http`, `files`, `records`, `system` and `changes` of the contract: their functions ask
+//! the [`Host`] of the running call. A component is never built with this feature.
 //!
 //! A host may run several calls on one thread by turns, as long as it changes over only inside its own functions: while one of them runs,
 //! the thread has no host.
@@ -12,6 +12,7 @@ pub mod files;
 pub mod http;
 pub mod net;
 pub mod payloads;
+pub mod records;
 pub mod system;
 
 use std::any::Any;
@@ -43,6 +44,18 @@ pub trait Host {
     /// A directory that the operator granted.
     fn directory(&self, grant: &str) -> Result<Rc<dyn files::Granted>> {
         Err(Error::denied(format!("no directory is granted under the name {grant:?}")))
+    }
+
+    /// A store of records in a directory that the operator granted.
+    fn open_records(&self, grant: &str, options: &records::RecordOptions) -> Result<Rc<dyn Any>> {
+        let _ = (grant, options);
+        records::none()
+    }
+
+    /// What it opened, for the running call.
+    fn records(&self, opened: &Rc<dyn Any>) -> Result<Rc<dyn records::Recorded>> {
+        let _ = opened;
+        records::none()
     }
 
     /// A secret by its short name.

@@ -77,7 +77,7 @@ impl Component for Guest {
         until: &Until,
     ) -> Result<(Arc<dyn Instances>, Features), Error> {
         if self.sim.plan.shape.backend != plan::Backend::Contract {
-            let (of, features) = shipped::open(&self, uri, options, reach.directory.clone(), until)?;
+            let (of, features) = shipped::open(&self, uri, options, &reach, until)?;
             return Ok((Arc::new(Shipped(of)), features));
         }
         let features = features(&self.sim.plan.shape);

@@ -186,6 +186,7 @@ impl Plan {
             Which::Redis => shape.over_redis(dice),
             Which::S3 => shape.over_s3(dice),
             Which::LocalFs => shape.over_local_fs(dice),
+            Which::Segments => shape.over_segments(dice),
         };
         let mut numbers = 0;
         let mut engines = Vec::new();

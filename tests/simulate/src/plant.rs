@@ -29,6 +29,7 @@ const NO_MEMBERS: &[&str] = &[
     "guests/local-fs/src",
     "guests/memkv/guest/src",
     "guests/redis/src",
+    "guests/segments/src",
     "guests/memkv/server/src",
     "guests/s3/src",
     "tests/simulate",
@@ -42,6 +43,7 @@ const PLACES: &[(&str, &str, &str)] = &[
     ("guests/redis", "guests/redis/src", "guests/redis/src"),
     ("guests/memkv/server", "guests/memkv/server/src", "tests/simulate/memkv-server/src"),
     ("guests/s3", "guests/s3/src", "guests/s3/src"),
+    ("guests/segments", "guests/segments/src", "guests/segments/src"),
 ];
 /// Where the folder for what is built is named.
 const TARGET: &str = "KV_SIMULATE_TARGET";

@@ -237,13 +237,14 @@ fn scheme(plan: &Plan) -> &'static str {
         Backend::S3(S3 { tls: true, .. }) => "s3",
         Backend::S3(_) => "s3+http",
         Backend::LocalFs { .. } => "local-fs",
+        Backend::Segments { .. } => "segments",
     }
 }
 
 /// What engines open.
 pub fn uri(plan: &Plan) -> String {
-    if matches!(plan.shape.backend, Backend::LocalFs { .. }) {
-        return files::uri();
+    if matches!(plan.shape.backend, Backend::LocalFs { .. } | Backend::Segments { .. }) {
+        return files::uri(scheme(plan));
     }
     if let Backend::S3(s3) = plan.shape.backend {
         return format!("{}://{}", scheme(plan), shipped::s3::place(s3.gateways));

@@ -116,6 +116,8 @@ pub struct World {
     /// Processes that a system call held up: from when to when.
     pub stood_still: Vec<(usize, Moment, Moment)>,
     pub no_threads_until: Moment,
+    /// Processes that alone know that what others take for synced is not.
+    pub unsynced_by: BTreeSet<usize>,
     /// No call meets a fault from now on.
     pub calm: bool,
     pub failovers: Vec<Moment>,
@@ -161,6 +163,7 @@ impl World {
             partitioned: HashMap::new(),
             stood_still: Vec::new(),
             no_threads_until: 0,
+            unsynced_by: BTreeSet::new(),
             calm: false,
             failovers: Vec::new(),
             wall_jumps: false,

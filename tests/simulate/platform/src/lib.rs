@@ -30,6 +30,15 @@ pub mod files {
         ask(&file, |system, own| system.write_out(own)).unwrap_or_else(|| machine::files::write_out(&file))
     }
 
+    pub fn allocate(file: impl AsFd, bytes: u64) -> Result<(), Errno> {
+        ask(&file, |system, own| system.allocate(own, bytes)).unwrap_or_else(|| machine::files::allocate(&file, bytes))
+    }
+
+    pub fn set_room_aside(file: impl AsFd, from: u64, bytes: u64) -> Result<(), Errno> {
+        ask(&file, |system, own| system.set_room_aside(own))
+            .unwrap_or_else(|| machine::files::set_room_aside(&file, from, bytes))
+    }
+
     pub fn in_memory(directory: impl AsFd) -> Memory {
         ask(&directory, |_, _| Memory::Some).unwrap_or_else(|| machine::files::in_memory(&directory))
     }

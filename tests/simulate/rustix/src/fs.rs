@@ -91,6 +91,14 @@ pub fn utimensat(at: impl AsFd, path: impl Arg, times: &Timestamps, flags: AtFla
     }
 }
 
+pub fn fcntl_getfl(fd: impl AsFd) -> Result<OFlags> {
+    ask(&fd, |system, own| system.mode(own)).unwrap_or_else(|| kernel::fs::fcntl_getfl(&fd))
+}
+
+pub fn ftruncate(fd: impl AsFd, bytes: u64) -> Result<()> {
+    ask(&fd, |system, own| system.set_length(own, bytes)).unwrap_or_else(|| kernel::fs::ftruncate(&fd, bytes))
+}
+
 pub fn flock(fd: impl AsFd, how: FlockOperation) -> Result<()> {
     ask(&fd, |system, own| system.lock(own, how)).unwrap_or_else(|| kernel::fs::flock(&fd, how))
 }

@@ -15,6 +15,11 @@ pub fn pwrite(fd: impl AsFd, bytes: &[u8], at: u64) -> Result<usize> {
     ask(&fd, |system, own| system.write(own, Some(at), bytes)).unwrap_or_else(|| kernel::io::pwrite(&fd, bytes, at))
 }
 
+pub fn pwritev(fd: impl AsFd, pieces: &[IoSlice<'_>], at: u64) -> Result<usize> {
+    ask(&fd, |system, own| system.write(own, Some(at), &pieces.concat_bytes()))
+        .unwrap_or_else(|| kernel::io::pwritev(&fd, pieces, at))
+}
+
 pub fn pread(fd: impl AsFd, into: &mut [u8], at: u64) -> Result<usize> {
     let read = ask(&fd, |system, own| system.read(own, at, into.len(), false));
     let Some(read) = read else { return kernel::io::pread(&fd, into, at) };

@@ -1,8 +1,8 @@
 //! `rustix`, with a file system that the program brings in place of the kernel's: `core` is built over it as it is, so that what it asks of
 //! files and directories, and in which order, is what runs in histories.
 //!
-//! A descriptor of a simulated file is one of the kernel's too, of `/dev/null`, so that its number is nobody else's as long as it is open. What
-//! the system of the thread does not know goes to the kernel.
+//! A descriptor of a simulated file is one of the kernel's too, of an empty file of its own that cannot be read or written, so that its number is
+//! nobody else's as long as it is open, and it can be told whether it still is. What the system of the thread does not know goes to the kernel.
 
 pub mod fs;
 pub mod io;
@@ -35,6 +35,14 @@ pub trait System {
     /// An empty path is what is open itself.
     fn stat(&self, at: Option<At>, path: &str) -> Result<Stat>;
     fn set_times(&self, at: At, path: &str, times: &Timestamps) -> Result<()>;
+    /// How it was opened.
+    fn mode(&self, fd: RawFd) -> Result<OFlags>;
+    /// Have a file be so long, with room for all of it. `OPNOTSUPP`: this file system cannot promise room.
+    fn allocate(&self, fd: RawFd, bytes: u64) -> Result<()>;
+    /// The same without the promise.
+    fn set_length(&self, fd: RawFd, bytes: u64) -> Result<()>;
+    /// Room behind what a file has.
+    fn set_room_aside(&self, fd: RawFd) -> Result<()>;
     fn space(&self, fd: RawFd) -> Result<StatVfs>;
     fn list(&self, fd: RawFd) -> Result<Vec<CString>>;
     fn lock(&self, fd: RawFd, how: fs::FlockOperation) -> Result<()>;
@@ -57,9 +65,18 @@ pub fn enter(system: Option<Rc<dyn System>>) {
     SYSTEM.set(system);
 }
 
-/// A number for a simulated file, given back to the kernel when it is dropped.
-pub fn descriptor() -> Result<OwnedFd> {
-    kernel::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, kernel::fs::Mode::empty())
+/// A number for a simulated file, given back to the kernel when it is dropped, and what tells that from others that get the number later.
+pub fn descriptor() -> Result<(OwnedFd, u64)> {
+    let file = kernel::fs::memfd_create("simulated", kernel::fs::MemfdFlags::CLOEXEC)?;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let own = kernel::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, kernel::fs::Mode::empty())?;
+    let inode = kernel::fs::fstat(&own)?.st_ino;
+    Ok((own, inode))
+}
+
+/// Whether the number of a simulated file was not given back yet.
+pub fn is_open(fd: RawFd, inode: u64) -> bool {
+    kernel::fs::stat(format!("/proc/self/fd/{fd}")).is_ok_and(|stat| stat.st_ino == inode)
 }
 
 /// Ask the system of the thread about a descriptor. None: it is the kernel's.

@@ -1,17 +1,21 @@
 //! One call of a shipped backend: the host that it runs over, and what befalls it.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use kv_store_core::process::Clock;
+use kv_store_core::segments::SegmentSettings;
 use kv_store_core::until::Until;
 use kv_store_sdk::native::files::Granted;
 use kv_store_sdk::native::http::{Message, Reply};
+use kv_store_sdk::native::records::{RecordOptions, Recorded};
 use kv_store_sdk::native::system::Level;
 use kv_store_sdk::native::{Host, Stream};
 use kv_store_sdk::{Error, Result};
 
+use super::files::OpenStore;
 use super::net::{Near, Wire};
 use super::{Instances, files, memkv, redis, s3, server};
 use crate::calls::Fate;
@@ -178,7 +182,9 @@ impl Call {
     /// It may be that nothing got through for a part of it, or that it waited for a change of another one.
     pub fn took_long(&self) {
         let unreachable = self.sim.world().unreachable_until(self.origin.process, self.begun);
-        if unreachable.is_some() || server::stood_still(&self.sim) > self.begun {
+        let now = self.sim.threads.moment();
+        let held_up = self.sim.world().held_up(self.origin.process, self.begun, now) > 0;
+        if unreachable.is_some() || held_up || server::stood_still(&self.sim) > self.begun {
             self.is_disturbed();
         }
     }
@@ -284,6 +290,28 @@ impl Host for Call {
         let granted = self.of.directory.clone().filter(|_| grant.is_empty()).zip(self.own.upgrade());
         let (directory, call) = granted.ok_or_else(|| Error::denied("there is no such directory"))?;
         Ok(Rc::new(files::Share { call, directory }))
+    }
+
+    fn open_records(&self, grant: &str, options: &RecordOptions) -> Result<Rc<dyn Any>> {
+        let directory = self.of.directory.clone().filter(|_| grant.is_empty());
+        let directory = directory.ok_or_else(|| Error::denied("there is no such directory"))?;
+        let settings = SegmentSettings {
+            segment_bytes: options.file_bytes.get(),
+            max_bytes: options.max_bytes.get(),
+            max_values: options.max_records.get(),
+        };
+        let store = self.of.segments.open(&directory, &settings, &self.of.limits, &self.until).map_err(files::told)?;
+        if Arc::strong_count(&store) == 1 {
+            // It was opened anew: what was found damaged is remembered as long as a store is open.
+            self.sim.world().oracle.damaged.retain(|(process, _), _| *process != self.origin.process);
+        }
+        Ok(Rc::new(OpenStore { store, directory }))
+    }
+
+    fn records(&self, opened: &Rc<dyn Any>) -> Result<Rc<dyn Recorded>> {
+        let opened = opened.clone().downcast::<OpenStore>().ok().zip(self.own.upgrade());
+        let (opened, call) = opened.ok_or_else(|| Error::denied("it is no store of records"))?;
+        Ok(Rc::new(files::Records { call, opened }))
     }
 
     fn secret(&self, name: &str) -> Result<Option<String>> {

@@ -28,7 +28,9 @@ use kv_store_core::backend::{
     Answers, Backend, ChunkHash, ChunkToPut, Committed, Got, Presence, Put, Target, expect_some,
 };
 use kv_store_core::directory::Directory;
-use kv_store_core::sandbox::{Features, Instances as OfComponent, Maintenance, Properties};
+use kv_store_core::limits::Limits;
+use kv_store_core::sandbox::{Features, Instances as OfComponent, Maintenance, Properties, Reach};
+use kv_store_core::segments;
 use kv_store_core::until::Until;
 use kv_store_core::{Buffer, Error, ErrorKind};
 use kv_store_sdk as sdk;
@@ -63,6 +65,9 @@ pub struct Instances {
     options: Vec<(String, String)>,
     /// The directory that the URI names.
     directory: Option<Arc<Directory>>,
+    /// The segment stores of the process.
+    segments: Arc<segments::SegmentStores>,
+    limits: Limits,
     slots: Mutex<Slots>,
     parked: Mutex<BTreeMap<String, Vec<Kept<Near>>>>,
     lost: AtomicU64,
@@ -99,7 +104,7 @@ pub fn open(
     guest: &Guest,
     uri: &str,
     options: Vec<(String, String)>,
-    directory: Option<Arc<Directory>>,
+    reach: &Reach,
     until: &Until,
 ) -> Result<(Arc<Instances>, Features), Error> {
     let of = Arc::new(Instances {
@@ -107,7 +112,9 @@ pub fn open(
         process: guest.process,
         uri: uri.to_owned(),
         options,
-        directory,
+        directory: reach.directory.clone(),
+        segments: reach.segments.clone(),
+        limits: reach.limits.clone(),
         slots: Mutex::default(),
         parked: Mutex::default(),
         lost: AtomicU64::new(0),
@@ -220,6 +227,7 @@ impl Instances {
         let call = Call::begin(self, Request::Exists(Vec::new()), Vec::new(), until, calm);
         let open: Open = match self.sim.plan.shape.backend {
             plan::Backend::LocalFs { .. } => local_fs::open,
+            plan::Backend::Segments { .. } => ::segments::open,
             plan::Backend::Redis(_) => ::redis::open,
             plan::Backend::S3(_) => ::s3::open,
             _ => ::memkv::open,
@@ -251,7 +259,7 @@ impl OfComponent for Shipped {
 
     fn maintenance(&self) -> Option<&dyn Maintenance> {
         // Of the others nothing is bounded by the host.
-        matches!(self.0.sim.plan.shape.backend, plan::Backend::LocalFs { .. }).then_some(self)
+        self.0.sim.files.is_some().then_some(self)
     }
 }
 

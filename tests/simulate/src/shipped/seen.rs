@@ -73,9 +73,9 @@ impl World {
         of_process.map(|(_, begun, ended)| (*ended).min(until).saturating_sub((*begun).max(from))).sum()
     }
 
-    /// A fault befell a call that asks what exists.
+    /// A fault befell a call that asks what exists, or that publishes where all of it does. What cannot be looked at is told to be absent by both.
     pub fn may_be_told_absent(&mut self, request: &Request) {
-        let Request::Exists(places) = request else { return };
+        let (Request::Exists(places) | Request::Commit { fresh: places, .. }) = request else { return };
         for key in places.iter().filter_map(|place| self.keys.get(place)) {
             self.oracle.touches(*key);
         }

@@ -176,7 +176,7 @@ pub fn start(sim: &Arc<Sim>) {
     let Some(running) = &sim.server else { return };
     let dice = &mut Dice::of(sim.plan.seed, &[9]);
     let server = match sim.plan.shape.backend {
-        Backend::Contract | Backend::LocalFs { .. } => return,
+        Backend::Contract | Backend::LocalFs { .. } | Backend::Segments { .. } => return,
         Backend::Memkv { memory } => memkv::start(sim, memory, &running.places, dice),
         Backend::Redis(setup) => redis::start(sim, setup, &running.places, dice),
         Backend::S3(setup) => s3::start(sim, setup, &running.places, dice),

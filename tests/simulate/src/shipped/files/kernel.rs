@@ -10,10 +10,10 @@ use rustix::fs::{
     FileType, FlockOperation, OFlags, Stat, StatVfs, StatVfsMountFlags, Timespec, Timestamps, UTIME_OMIT,
 };
 use rustix::io::{Errno, Result};
-use rustix::{At, System, descriptor};
+use rustix::{At, System, descriptor, is_open};
 
 use super::tree::{File, Node, ROOT, Tree, What};
-use super::{Files, Open, PLACE, State};
+use super::{Files, Open, PLACE, STORE, State};
 use crate::calls::Fate;
 use crate::sim::Sim;
 use crate::threads::{MICROSECOND, MILLISECOND};
@@ -166,6 +166,18 @@ impl Kernel {
         }
     }
 
+    /// A file has other bytes. Those of the others are seen when they get a name.
+    fn written(sim: &Arc<Sim>, fd: RawFd) {
+        let is_log = |files: &Files| {
+            let state = files.state.lock();
+            let log = state.tree.resolve(ROOT, &format!("{STORE}/index")).ok();
+            state.open.get(&fd).is_some_and(|open| Some(open.node) == log)
+        };
+        if sim.plan.shape.backend.has_records() && sim.files.as_ref().is_some_and(is_log) {
+            Self::changed(sim);
+        }
+    }
+
     fn place<'p>(state: &State, at: Option<At>, path: &'p str) -> Result<(Node, &'p str)> {
         match at {
             Some(at) => Ok((state.open.get(&at).map(|open| open.node).ok_or(Errno::BADF)?, path)),
@@ -214,6 +226,10 @@ impl System for Kernel {
             }
             let (from, path) = Self::place(&state, at, path)?;
             let node = match state.tree.resolve(from, path) {
+                Ok(found) if flags.contains(OFlags::TRUNC) => {
+                    state.tree.set_length(found, 0)?;
+                    found
+                }
                 Ok(_) if creates && flags.contains(OFlags::EXCL) => return Err(Errno::EXIST),
                 Err(Errno::NOENT) if creates => {
                     let (parent, name) = state.tree.parent(from, path)?;
@@ -227,11 +243,12 @@ impl System for Kernel {
             }
             node
         };
-        let fd = descriptor()?;
+        let (fd, inode) = descriptor()?;
         let mut state = files.state.lock();
         // The kernel gives a number again that was closed.
         state.locks.retain(|_, (holder, _)| *holder != fd.as_raw_fd());
-        state.open.insert(fd.as_raw_fd(), Open { node: opened, end: 0 });
+        let mode = flags & (OFlags::RDWR | OFlags::WRONLY);
+        state.open.insert(fd.as_raw_fd(), Open { node: opened, end: 0, inode, mode, failed: false });
         Ok(fd)
     }
 
@@ -314,6 +331,29 @@ impl System for Kernel {
         })
     }
 
+    fn mode(&self, fd: RawFd) -> Result<OFlags> {
+        let sim = self.sim()?;
+        let files = sim.files.as_ref().ok_or(Errno::IO)?;
+        files.state.lock().open.get(&fd).map(|open| open.mode).ok_or(Errno::BADF)
+    }
+
+    fn allocate(&self, fd: RawFd, bytes: u64) -> Result<()> {
+        let sim = self.begin(Asks::Room)?;
+        match sim.plan.shape.backend.allocates() {
+            true => self.with(&sim, fd, |state, node| state.tree.set_length(node, bytes as usize)),
+            false => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    fn set_length(&self, fd: RawFd, bytes: u64) -> Result<()> {
+        let sim = self.begin(Asks::Memory)?;
+        self.with(&sim, fd, |state, node| state.tree.set_length(node, bytes as usize))
+    }
+
+    fn set_room_aside(&self, _: RawFd) -> Result<()> {
+        self.begin(Asks::Room).map(drop)
+    }
+
     fn space(&self, fd: RawFd) -> Result<StatVfs> {
         let sim = self.begin(Asks::Memory)?;
         let now = sim.threads.moment();
@@ -357,7 +397,12 @@ impl System for Kernel {
         let sim = self.begin(Asks::Memory)?;
         let process = sim.threads.task().process;
         self.with(&sim, fd, |state, node| match state.locks.get(&node) {
-            Some((holder, _)) if *holder != fd => Err(Errno::AGAIN),
+            // Whoever has closed it has given it back.
+            Some((holder, _))
+                if *holder != fd && state.open.get(holder).is_some_and(|open| is_open(*holder, open.inode)) =>
+            {
+                Err(Errno::AGAIN)
+            }
             _ => {
                 state.locks.insert(node, (fd, process));
                 Ok(())
@@ -384,6 +429,7 @@ impl System for Kernel {
             (times.modified, times.changed) = (wall, wall);
             Ok(taken)
         })
+        .inspect(|_| Self::written(&sim, fd))
     }
 
     fn read(&self, fd: RawFd, at: u64, most: usize, cached: bool) -> Result<Vec<u8>> {
@@ -421,12 +467,26 @@ impl Kernel {
     fn to_disk(&self, fd: RawFd, done: impl FnOnce(&mut Tree, Node, u64)) -> Result<()> {
         let sim = self.sim()?;
         let (node, begun) = self.with(&sim, fd, |state, node| Ok((node, state.tree.order())))?;
-        let outcome = self.begin(Asks::Sync);
+        let mut outcome = self.begin(Asks::Sync);
+        // Linux tells each descriptor once that was open then.
+        let told =
+            |state: &mut State, _| Ok(state.open.get_mut(&fd).is_some_and(|open| std::mem::take(&mut open.failed)));
+        if outcome.is_ok() && !sim.world().calm && self.with(&sim, fd, told)? {
+            sim.say(|| "  a sync is told what another one through another descriptor has lost".to_owned());
+            struck(&sim, sim.files.as_ref().ok_or(Errno::IO)?, Fate::Failing);
+            outcome = Err(Errno::IO);
+        }
         if matches!(outcome, Err(Errno::IO)) {
             self.with(&sim, fd, |state, node| {
-                let State { tree, dice, .. } = state;
-                let forgets = dice.met(400);
-                tree.lose(node, forgets, &mut |options| dice.index(options));
+                let State { tree, dice, open, .. } = state;
+                if sim.plan.shape.backend.has_records() && tree.file(node).is_ok() {
+                    let others = open.iter_mut().filter(|(other, open)| **other != fd && open.node == node);
+                    others.for_each(|(_, open)| open.failed = true);
+                }
+                // A log of which a part is forgotten is one that nobody can follow.
+                let log = tree.resolve(ROOT, &format!("{STORE}/index")).ok() == Some(node);
+                let forgets = dice.met(400) && !log;
+                tree.lose(node, sim.threads.task().process, forgets, &mut |options| dice.index(options));
                 // A file that one process can neither sync nor remove another one takes for synced: only the process itself knows better.
                 if sim.plan.engines.len() > 1 {
                     state.spared = Some(sim.threads.task().operation);

@@ -5,26 +5,31 @@
 mod kernel;
 #[path = "../../../../torture/src/states/pages.rs"]
 mod pages;
+mod records;
+mod said;
 mod share;
 mod tree;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use kv_platform::sync::Mutex;
 use kv_store_sdk::key::{escape_listed, hex_behind};
+use rustix::fs::OFlags;
 
 use self::kernel::Kernel;
-pub use self::share::Share;
+pub use self::records::{OpenStore, Records};
+use self::said::RecordKey;
+pub use self::share::{Share, told};
 use self::tree::{Node, Tree};
 use crate::chance::Dice;
 use crate::names::{self, Key, Stored};
 use crate::plan::{Backend, Event, Plan};
 use crate::sim::Sim;
 use crate::threads::Moment;
-use crate::world::{Entry, Origin, Request};
+use crate::world::{Entry, Origin, Request, World};
 
 /// Where the file system is mounted.
 const PLACE: &str = "/simulated";
@@ -32,8 +37,8 @@ const PLACE: &str = "/simulated";
 const STORE: &str = "store";
 
 /// The URI of the store.
-pub fn uri() -> String {
-    format!("local-fs://{PLACE}/{STORE}")
+pub fn uri(scheme: &str) -> String {
+    format!("{scheme}://{PLACE}/{STORE}")
 }
 
 /// The files of a history, and who has them open.
@@ -55,22 +60,39 @@ struct State {
     calls: BTreeMap<usize, (Origin, Request)>,
     /// Where the chunks and manifests of the history lie.
     paths: Vec<(Stored, String)>,
+    /// The same in a store of records.
+    records: Vec<(Stored, RecordKey)>,
+    /// The segments that there were when that was last looked at.
+    segments: BTreeSet<u32>,
 }
 
 struct Open {
     node: Node,
     /// Where the next write goes.
     end: u64,
+    /// Tells it from others that get its number later.
+    inode: u64,
+    mode: OFlags,
+    /// A sync through another descriptor has failed, and this one was not told yet.
+    failed: bool,
 }
 
 impl Files {
     /// For the places of a history. None: its backend has no files.
     pub fn of<'a>(plan: &Plan, places: impl Iterator<Item = &'a Stored>) -> Option<Self> {
-        if !matches!(plan.shape.backend, Backend::LocalFs { .. }) {
+        let has_records = plan.shape.backend.has_records();
+        if !matches!(plan.shape.backend, Backend::LocalFs { .. }) && !has_records {
             return None;
         }
-        let mut paths: Vec<(Stored, String)> = places.map(|place| (place.clone(), path_of(place))).collect();
+        let (mut paths, mut records) = (Vec::new(), Vec::new());
+        for place in places {
+            match has_records {
+                true => records.push((place.clone(), record_of(place))),
+                false => paths.push((place.clone(), path_of(place))),
+            }
+        }
         paths.sort();
+        records.sort();
         let state = State {
             tree: Tree::new(),
             open: HashMap::new(),
@@ -80,6 +102,8 @@ impl Files {
             spared: None,
             calls: BTreeMap::new(),
             paths,
+            records,
+            segments: BTreeSet::new(),
         };
         Some(Files { state: Mutex::new(state) })
     }
@@ -94,6 +118,15 @@ fn path_of(place: &[u8]) -> String {
             hex_behind(&format!("{STORE}/chunks/{digit:x}/"), hash)
         }
         None => STORE.to_owned(),
+    }
+}
+
+/// The same of a segment store.
+fn record_of(place: &[u8]) -> RecordKey {
+    match place.split_first() {
+        Some((b'm', name)) => (1, escape_listed(&String::from_utf8_lossy(name)).into_bytes()),
+        Some((_, hash)) => (0, hash.to_vec()),
+        None => (0, Vec::new()),
     }
 }
 
@@ -123,14 +156,67 @@ pub fn returned(sim: &Sim) {
     }
 }
 
-/// Note for the rules what lies under each path now, of which each difference is by this call, or by nobody.
+/// What lies at a place, and what a power loss leaves of it: the bytes, and whether they are damaged.
+struct Lies {
+    place: Stored,
+    there: Option<(Arc<Vec<u8>>, bool)>,
+    certain: Option<(Arc<Vec<u8>>, bool)>,
+}
+
+impl State {
+    fn lies(&self) -> Vec<Lies> {
+        let of_path = |(place, path): &(Stored, String)| {
+            let node = self.tree.resolve(tree::ROOT, path);
+            let there = node.and_then(|node| self.tree.file(node)).ok().map(|file| (file.bytes(), file.damaged));
+            // The oldest. What is damaged is as durable as it is.
+            let certain = self.tree.certain(path).and_then(|certain| certain.into_iter().next());
+            Lies { place: place.clone(), there, certain }
+        };
+        self.paths.iter().map(of_path).collect()
+    }
+}
+
+/// Note for the rules what the index log says now, and whether a segment was evicted though there was room for another one.
+fn look_at_records(sim: &Sim, files: &Files, world: &mut World, by: Option<&(Origin, Request)>) -> Vec<Lies> {
+    let mut state = files.state.lock();
+    let keys: Vec<RecordKey> = state.records.iter().map(|(_, key)| key.clone()).collect();
+    let holds = said::holds(&state.tree, &keys);
+    let most = sim.plan.shape.backend.segments();
+    let evicted: Vec<u32> = state.segments.difference(&holds.segments).copied().collect();
+    if let Some((origin, _)) = by.filter(|(origin, _)| {
+        !evicted.is_empty() && state.segments.len() < most && !world.faulty.contains(&origin.operation)
+    }) {
+        let (operation, had) = (origin.operation, state.segments.len());
+        let text = format!("operation {operation} evicts a segment of {had}, and there may be {most}");
+        world.oracle.violated("evicted-early", text, sim.threads.moment());
+    }
+    state.segments = holds.segments;
+    world.unsynced_by = holds.unsynced_by;
+    let lies = |(place, key): &(Stored, RecordKey)| {
+        let known = world.slots.get(place).and_then(|slot| slot.visible.as_ref());
+        let shared = |(bytes, damaged): &(Vec<u8>, bool)| {
+            // What was copied elsewhere is what it was.
+            let same = known.filter(|known| *known.bytes == *bytes && known.sound != *damaged);
+            (same.map_or_else(|| Arc::new(bytes.clone()), |known| known.bytes.clone()), *damaged)
+        };
+        Lies {
+            place: place.clone(),
+            there: holds.visible.get(key).map(shared),
+            certain: holds.durable.get(key).map(shared),
+        }
+    };
+    state.records.iter().map(lies).collect()
+}
+
+/// Note for the rules what lies at each place now, of which each difference is by this call, or by nobody.
 fn look(sim: &Sim, files: &Files, by: Option<&(Origin, Request)>) {
-    let state = files.state.lock();
     let now = sim.threads.moment();
     let mut world = sim.world();
-    for (place, path) in &state.paths {
-        let node = state.tree.resolve(tree::ROOT, path);
-        let there = node.and_then(|node| state.tree.file(node)).ok().map(|file| (file.bytes(), file.damaged));
+    let all = match sim.plan.shape.backend.has_records() {
+        true => look_at_records(sim, files, &mut world, by),
+        false => files.state.lock().lies(),
+    };
+    for Lies { place, there, certain } in &all {
         let known = world.slots.get(place).and_then(|slot| slot.visible.clone());
         let is_new = |bytes: &Arc<Vec<u8>>| known.as_ref().is_none_or(|known| !Arc::ptr_eq(&known.bytes, bytes));
         let entry = |bytes: &Arc<Vec<u8>>, damaged: bool| {
@@ -139,14 +225,17 @@ fn look(sim: &Sim, files: &Files, by: Option<&(Origin, Request)>) {
             Entry { sound, version: entry.version.filter(|_| sound), ..entry }
         };
         let visible = there.as_ref().map(|(bytes, damaged)| entry(bytes, *damaged));
-        // The oldest. What is damaged is as durable as it is.
-        let certain = state.tree.certain(path);
-        let certain = certain.iter().flatten().next().map(|(bytes, damaged)| entry(bytes, *damaged));
-        match (&there, visible) {
+        let certain = certain.as_ref().map(|(bytes, damaged)| entry(bytes, *damaged));
+        match (there, visible) {
             (Some((bytes, damaged)), Some(entry)) if is_new(bytes) => {
                 world.found_in_file(place, entry, by, now);
                 if *damaged && let Some(slot) = world.slots.get_mut(place) {
                     slot.rotted = Some(now);
+                }
+                if *damaged && sim.plan.shape.backend.has_records() {
+                    // A record that does not hold is none.
+                    let key = world.keys.get(place).copied();
+                    key.into_iter().for_each(|key| world.oracle.touches(key));
                 }
             }
             (None, _) if known.is_some() => {
@@ -163,6 +252,10 @@ fn look(sim: &Sim, files: &Files, by: Option<&(Origin, Request)>) {
 pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
     let Some(files) = &sim.files else { return false };
     let now = sim.threads.moment();
+    if sim.plan.shape.backend.has_records() && befall_records(sim, files, event, dice) {
+        look(sim, files, None);
+        return true;
+    }
     match event {
         Event::Evict(key) => files.state.lock().remove(sim, *key),
         Event::Remove(key) if dice.met(700) => files.state.lock().remove(sim, *key),
@@ -207,6 +300,38 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
         files.state.lock().start_machine();
     }
     look(sim, files, None);
+    true
+}
+
+/// The same of what is otherwise in a segment store. False: it is as in any other directory.
+fn befall_records(sim: &Sim, files: &Files, event: &Event, dice: &mut Dice) -> bool {
+    let mut state = files.state.lock();
+    let key = match event {
+        Event::Rot(key) | Event::Remove(key) => *key,
+        // It evicts by itself alone.
+        Event::Evict(_) | Event::EvictMany(_) => return true,
+        _ => return false,
+    };
+    if matches!(event, Event::Remove(_)) && dice.met(300) {
+        // Somebody clears the directory.
+        let names = state.tree.resolve(tree::ROOT, STORE).and_then(|node| state.tree.list(node));
+        names.unwrap_or_default().iter().for_each(|name| state.unlink(&format!("{STORE}/{name}")));
+        return true;
+    }
+    for place in names::places(sim.plan.shape.lengths, key) {
+        let Some((path, range)) = said::place_of(&state.tree, &record_of(&place)) else { continue };
+        if matches!(event, Event::Remove(_)) {
+            state.unlink(&path);
+            continue;
+        }
+        let Ok(node) = state.tree.resolve(tree::ROOT, &path) else { continue };
+        let Ok(mut bytes) = state.tree.file(node).map(|file| (*file.bytes()).clone()) else { continue };
+        if let Some(value) = bytes.get_mut(range) {
+            let spoilt = dice.spoilt(value);
+            value.iter_mut().zip(spoilt.into_iter().chain(std::iter::repeat(0))).for_each(|(to, from)| *to = from);
+        }
+        state.tree.spoil(node, bytes);
+    }
     true
 }
 

@@ -21,7 +21,7 @@ pub struct Share {
 }
 
 /// As a component is told.
-fn told(error: OfCore) -> Error {
+pub fn told(error: OfCore) -> Error {
     let kind = match error.kind() {
         _ if error.is_busy() => ErrorKind::Busy,
         KindOfCore::Unavailable => ErrorKind::Unavailable,

@@ -51,11 +51,14 @@ pub struct File {
     versions: Vec<(Order, Arc<Vec<u8>>)>,
     /// When it was written out: what came before that began is under names that came after it ended.
     written_out: Option<(Order, Order)>,
-    /// What a sync should have written is lost.
-    lost: bool,
+    /// What a sync should have written is lost: the process whose sync that was.
+    pub lost: Option<usize>,
     /// It has other bytes than were written to it.
     pub damaged: bool,
 }
+
+/// What a power loss may leave of a file, oldest first, and whether it is damaged.
+type Left = (Vec<Arc<Vec<u8>>>, bool);
 
 pub struct Tree {
     nodes: Vec<Inode>,
@@ -199,10 +202,24 @@ impl Tree {
         Ok(())
     }
 
+    /// Have a file be so long: what is behind that is gone, and what it did not have is zeros.
+    pub fn set_length(&mut self, node: Node, bytes: usize) -> Result<()> {
+        let order = self.next();
+        let file = self.file_mut(node)?;
+        let mut next = (*file.bytes()).clone();
+        next.resize(bytes, 0);
+        file.versions.push((order, Arc::new(next)));
+        if bytes == 0 {
+            // What was lost is not part of it any more: all that is written from now on is new.
+            file.lost = None;
+        }
+        Ok(())
+    }
+
     /// What was there when a sync began is on the disk: it has succeeded.
     pub fn synced(&mut self, node: Node, begun: Order) {
         match &mut self.nodes[node].what {
-            What::File(file) if file.lost => {}
+            What::File(file) if file.lost.is_some() => {}
             What::File(file) => drop(file.versions.drain(..last_before(&file.versions, begun))),
             What::Directory(names) => {
                 names.values_mut().for_each(|Name(values)| drop(values.drain(..last_before(values, begun))));
@@ -214,17 +231,17 @@ impl Tree {
     pub fn written_out(&mut self, node: Node, begun: Order) {
         let ended = self.next();
         if let Ok(file) = self.file_mut(node)
-            && !file.lost
+            && file.lost.is_none()
         {
             file.written_out = Some((begun, ended));
         }
     }
 
     /// A file could not be written to the disk. `forgets`: the cache forgets it too, so that what the disk has is seen.
-    pub fn lose(&mut self, node: Node, forgets: bool, pick: Pick<'_>) {
+    pub fn lose(&mut self, node: Node, process: usize, forgets: bool, pick: Pick<'_>) {
         let order = self.next();
         let Ok(file) = self.file_mut(node) else { return };
-        file.lost = true;
+        file.lost = Some(process);
         if forgets {
             let versions: Vec<&Vec<u8>> = file.versions.iter().map(|(_, bytes)| &**bytes).collect();
             let left = pages::torn(&versions, pick);
@@ -244,6 +261,21 @@ impl Tree {
 
     /// What a power loss may leave at a path, oldest first, and whether each of it is damaged. None: perhaps nothing, or a part of a file.
     pub fn certain(&self, path: &str) -> Option<Vec<(Arc<Vec<u8>>, bool)>> {
+        let only = |left: Option<Left>| match left {
+            Some((versions, damaged)) if versions.len() == 1 => {
+                versions.into_iter().next().map(|bytes| (bytes, damaged))
+            }
+            _ => None,
+        };
+        self.left(path).into_iter().map(only).collect()
+    }
+
+    /// The same with all that may be left of each file. None: perhaps nothing.
+    pub fn left(&self, path: &str) -> Vec<Option<Left>> {
+        self.left_of(path).unwrap_or_else(|| vec![None])
+    }
+
+    fn left_of(&self, path: &str) -> Option<Vec<Option<Left>>> {
         let (parents, name) = path.rsplit_once('/').map_or((None, path), |(parents, name)| (Some(parents), name));
         let mut directory = ROOT;
         for parent in parents.into_iter().flat_map(|parents| parents.split('/')) {
@@ -257,12 +289,9 @@ impl Tree {
         let Name(values) = self.names(directory).ok()?.get(name)?;
         let left = |(since, node): &(Order, Option<Node>)| {
             let file = self.file((*node)?).ok()?;
-            match file.on_disk(*since) {
-                [(_, bytes)] => Some((bytes.clone(), file.damaged)),
-                _ => None,
-            }
+            Some((file.on_disk(*since).iter().map(|(_, bytes)| bytes.clone()).collect(), file.damaged))
         };
-        values.iter().map(left).collect()
+        Some(values.iter().map(left).collect())
     }
 
     /// Lose the power: what is left of it all is on the disk.
@@ -285,7 +314,7 @@ impl Tree {
                     let bytes = pages::torn(&versions, &mut *pick);
                     let damaged = file.damaged || bytes != *file.bytes();
                     let versions = vec![(order, Arc::new(bytes))];
-                    What::File(File { versions, written_out: None, lost: false, damaged })
+                    What::File(File { versions, written_out: None, lost: None, damaged })
                 }
             };
             left.push(Inode { what, times: self.nodes[*node].times, links: 1 });
@@ -359,18 +388,27 @@ mod tests {
         let mut tree = Tree::new();
         let node = file(&mut tree, "a");
         sync(&mut tree, ROOT);
-        tree.lose(node, false, &mut |_| 0);
+        tree.lose(node, 0, false, &mut |_| 0);
         sync(&mut tree, node);
         assert_eq!((certain(&tree, "a"), &**tree.file(node).unwrap().bytes()), (None, &b"ab"[..]));
+        // All that is written after it was emptied is new.
+        let mut emptied = Tree::new();
+        let node = file(&mut emptied, "a");
+        emptied.lose(node, 0, false, &mut |_| 0);
+        emptied.set_length(node, 0).unwrap();
+        emptied.write(node, 0, b"c").unwrap();
+        sync(&mut emptied, node);
+        sync(&mut emptied, ROOT);
+        assert_eq!(certain(&emptied, "a"), Some(vec![b"c".to_vec()]));
         // A power loss shows it, or the cache that forgets it.
         tree.lose_power(&mut |_| 0);
         let left = tree.look(ROOT, "a").unwrap();
         assert!(tree.file(left).unwrap().bytes().is_empty() && tree.file(left).unwrap().damaged);
         let mut tree = Tree::new();
         let node = file(&mut tree, "a");
-        tree.lose(node, true, &mut |options| options - 1);
+        tree.lose(node, 0, true, &mut |options| options - 1);
         assert_eq!(&**tree.file(node).unwrap().bytes(), b"ab");
-        tree.lose(node, true, &mut |_| 0);
+        tree.lose(node, 0, true, &mut |_| 0);
         assert!(!tree.file(node).unwrap().damaged, "it was the only version");
     }
 
