@@ -301,8 +301,10 @@ impl Host for Call {
             max_values: options.max_records.get(),
         };
         let store = self.of.segments.open(&directory, &settings, &self.of.limits, &self.until).map_err(files::told)?;
-        if Arc::strong_count(&store) == 1 {
-            // It was opened anew: what was found damaged is remembered as long as a store is open.
+        if let Some(files) = &self.sim.files
+            && files.is_opened_anew(self.origin.process, &store)
+        {
+            // What was found damaged is remembered as long as a store is open.
             self.sim.world().oracle.damaged.retain(|(process, _), _| *process != self.origin.process);
         }
         Ok(Rc::new(OpenStore { store, directory }))

@@ -13,9 +13,10 @@ mod tree;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::RawFd;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use kv_platform::sync::Mutex;
+use kv_store_core::segments::SegmentStore;
 use kv_store_sdk::key::{escape_listed, hex_behind};
 use rustix::fs::OFlags;
 
@@ -64,6 +65,8 @@ struct State {
     records: Vec<(Stored, RecordKey)>,
     /// The segments that there were when that was last looked at.
     segments: BTreeSet<u32>,
+    /// The store of records that each process opened last.
+    opened: BTreeMap<usize, Weak<SegmentStore>>,
 }
 
 struct Open {
@@ -104,8 +107,16 @@ impl Files {
             paths,
             records,
             segments: BTreeSet::new(),
+            opened: BTreeMap::new(),
         };
         Some(Files { state: Mutex::new(state) })
+    }
+
+    /// Whether the store that a process has open now is another one than before. Several threads may have opened it at once.
+    pub fn is_opened_anew(&self, process: usize, store: &Arc<SegmentStore>) -> bool {
+        let now = Arc::downgrade(store);
+        let before = self.state.lock().opened.insert(process, now.clone());
+        !before.is_some_and(|before| before.ptr_eq(&now))
     }
 }
 
