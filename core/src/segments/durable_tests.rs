@@ -254,6 +254,28 @@ fn a_value_that_does_not_hold_is_stored_again_or_removed_for_all() {
 }
 
 #[test]
+fn what_was_found_damaged_is_stored_again_though_the_log_was_written_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, other) = (open(&folder), open(&folder));
+    put(&store, b"a", b"value", false);
+    put(&store, b"b", b"whole", false);
+    assert!(store.commit(&[key(b"a"), key(b"b")], None, &until()).unwrap().is_empty());
+    let place = store.find(key(b"a")).unwrap();
+    let path = folder.path().join(name_of(place.segment));
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[place.offset() as usize + 45] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    store.note_damage(key(b"a"), &place);
+    let (mut locked, mut known) = other.locked(&until()).unwrap();
+    other.write_anew(&mut locked, &mut known, &until()).unwrap();
+    drop((locked, known));
+    assert_eq!(exists(&store, &[b"a", b"b"]), [None, Some(5)]);
+    assert_eq!(put(&store, b"a", b"value", false), ValuePut::New);
+    assert_eq!(put(&store, b"a", b"value", false), ValuePut::Existed);
+    assert_eq!(get(&other, b"a").as_deref(), Some(&b"value"[..]));
+}
+
+#[test]
 fn nobody_waits_beyond_the_call_for_a_thread_that_takes_a_segment() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder);

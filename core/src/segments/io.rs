@@ -11,6 +11,8 @@ use crate::directory::uninterrupted;
 
 /// Bytes of a file from a place on, as many as one read has. 0: it ends there.
 pub fn read_at(file: impl AsFd, into: &mut [u8], at: u64) -> Result<usize> {
+    #[cfg(test)]
+    faults::before_read(at);
     loop {
         match rustix::io::pread(&file, &mut *into, at) {
             Err(Errno::INTR) => {}
@@ -61,7 +63,7 @@ pub fn sync(file: impl AsFd) -> Result<()> {
     uninterrupted(|| files::sync(&file)).map_err(Error::from)
 }
 
-/// What befalls the syncs of a thread, in tests.
+/// What befalls the reads and syncs of a thread, in tests.
 #[cfg(test)]
 pub mod faults {
     use std::cell::RefCell;
@@ -70,9 +72,20 @@ pub mod faults {
     use rustix::io::Errno;
 
     type Fault = Box<dyn FnMut(BorrowedFd<'_>) -> Result<(), Errno>>;
+    type Read = Box<dyn FnMut(u64)>;
 
     thread_local! {
         static FAULT: RefCell<Option<Fault>> = const { RefCell::new(None) };
+        static READS: RefCell<Option<Read>> = const { RefCell::new(None) };
+    }
+
+    /// Do this before each read of the running thread, which is told from where it is.
+    pub fn before_reads(what: impl FnMut(u64) + 'static) {
+        READS.set(Some(Box::new(what)));
+    }
+
+    pub(super) fn before_read(at: u64) {
+        READS.with_borrow_mut(|what| what.iter_mut().for_each(|what| what(at)));
     }
 
     /// Ask this before each sync of the running thread whether it fails.
@@ -82,6 +95,7 @@ pub mod faults {
 
     pub fn none() {
         FAULT.set(None);
+        READS.set(None);
     }
 
     pub(super) fn before(file: BorrowedFd<'_>) -> std::io::Result<()> {

@@ -16,7 +16,8 @@ use super::folder::{SegmentFolder, io_error};
 use super::format::{
     Behind, FRAME_HEADER_BYTES, Framed, Header, LOG_HEADER_BYTES, LogEntry, MAX_FRAME_BYTES, frame, framed,
 };
-use super::io::{read_at, read_exact_at, sync, sync_data, write_all_at};
+use super::frames::{READ_FIRST, read_frames, read_some};
+use super::io::{read_exact_at, sync, sync_data, write_all_at};
 use super::turn::{Turn, Turns};
 use crate::error::{Error, ErrorKind};
 use crate::process::Clock;
@@ -414,57 +415,10 @@ fn anew_failed(error: &std::io::Error) -> Error {
     io_error(error, "writing the index log anew")
 }
 
-/// What is read at first, and at once where that holds no whole frame.
-const READ_FIRST: usize = 64 << 10;
-
-/// Bytes of a file from a place on, as many as there are.
-fn read_some<'a>(file: &File, at: u64, bytes: &'a mut [u8]) -> Result<&'a [u8], Error> {
-    let mut len = 0;
-    while let Some(room) = bytes.get_mut(len..).filter(|room| !room.is_empty()) {
-        match read_at(file, room, at + len as u64) {
-            Ok(0) => break,
-            Ok(more) => len += more,
-            Err(error) => return Err(io_error(&error, "the index log")),
-        }
-    }
-    Ok(bytes.get(..len).unwrap_or_default())
-}
-
-/// Hand on the entries of all whole frames from a place on. An error of `each` comes after what it was handed has counted.
-fn read_frames(
-    file: &File,
-    to: &mut u64,
-    behind: &mut Behind,
-    each: &mut dyn FnMut(Vec<LogEntry>) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let mut bytes = vec![0; READ_FIRST];
-    loop {
-        let mut rest = read_some(file, *to, &mut bytes)?;
-        let (before, all_read) = (*to, rest.len() < READ_FIRST);
-        loop {
-            match framed(rest, *behind) {
-                Framed::Entries(entries, taken, next) => {
-                    *behind = next;
-                    *to += taken as u64;
-                    each(entries)?;
-                    rest = rest.get(taken..).unwrap_or_default();
-                }
-                Framed::Foreign => return Err(foreign()),
-                Framed::Nothing => break,
-            }
-        }
-        let longer = FRAME_HEADER_BYTES + MAX_FRAME_BYTES;
-        if *to == before && (all_read || bytes.len() == longer) {
-            return Ok(());
-        }
-        bytes.resize(longer, 0);
-    }
-}
-
 /// An entry has less than three hundred bytes: so many fit a frame.
 const ENTRIES_AT_ONCE: usize = MAX_FRAME_BYTES / 300;
 
-fn foreign() -> Error {
+pub(super) fn foreign() -> Error {
     let message =
         "the index log is of a later version, or is none: it is left alone; name another directory, or update";
     Error::new(ErrorKind::Version, message)

@@ -2,6 +2,8 @@
 
 use rustix::fs::Mode;
 
+use super::super::format::Place;
+use super::super::io::faults;
 use super::*;
 use crate::limits::Limits;
 
@@ -115,6 +117,37 @@ fn a_frame_behind_a_hole_stays_gone_when_the_hole_is_filled() {
     let (again, mut heard) = (open(&folder), Heard::default());
     follow(&again, &mut heard).unwrap();
     assert_eq!(heard.entries, [deleted(1), deleted(9)]);
+}
+
+#[test]
+fn a_frame_that_is_written_over_while_it_is_read_is_not_taken_for_the_one_that_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = open(&folder);
+    let mut heard = Heard::default();
+    lock(&log, &mut heard).append(&[deleted(1)], &mut heard).unwrap();
+    let path = folder.path().join(NAME);
+    let (at, behind) = (std::fs::metadata(&path).unwrap().len(), log.tail().read.behind);
+    let (failed, ..) = frame(&[LogEntry::Synced { segment: 1, to: 33 }], behind);
+    let place = Place { segment: 1, unit: 33, len: 166 };
+    let entries = [LogEntry::Put { space: 0, key: b"a".to_vec(), place }, deleted(2)];
+    let (whole, ..) = frame(&entries, behind);
+    // The write came so far. What lies behind it in the frame that replaces it is the same.
+    let torn = failed.len() - 7;
+    assert_eq!(failed[torn..], whole[torn..failed.len()]);
+    let file = fs::open(&path, OFlags::WRONLY, Mode::empty()).unwrap();
+    write_all_at(&file, &failed[..torn], at).unwrap();
+    let mut reads = 0;
+    faults::before_reads(move |from| {
+        reads += usize::from(from > at);
+        if reads == 1 {
+            write_all_at(&file, &whole, at).unwrap();
+        }
+    });
+    for _ in 0..2 {
+        follow(&log, &mut heard).unwrap();
+    }
+    faults::none();
+    assert_eq!(heard.entries, [&[deleted(1)], &entries[..]].concat());
 }
 
 #[test]

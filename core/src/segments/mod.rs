@@ -12,6 +12,7 @@ mod durable;
 mod files;
 mod folder;
 mod format;
+mod frames;
 mod index;
 mod io;
 mod list;

@@ -86,7 +86,6 @@ pub(super) struct Known {
     pub header: Header,
     /// Logs that were followed.
     pub logs: u64,
-    most: usize,
     pub files: HashMap<u32, Arc<File>>,
     /// When it was last noted that a value of a segment was used, in nanoseconds.
     noted: HashMap<u32, AtomicU64>,
@@ -96,7 +95,7 @@ impl Follow for Known {
     fn begin(&mut self, header: Option<&Header>) {
         self.header = header.copied().unwrap_or(self.header);
         self.logs += 1;
-        self.index = Index::new(self.header.seed, self.most);
+        self.index = Index::anew(&self.index, self.header.seed);
         self.files.clear();
         self.noted.clear();
     }
@@ -148,7 +147,6 @@ impl SegmentStore {
             index: Index::new(made_with.seed, most),
             header: made_with,
             logs: 0,
-            most,
             files: HashMap::new(),
             noted: HashMap::new(),
         };
