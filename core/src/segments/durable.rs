@@ -178,22 +178,36 @@ impl SegmentStore {
         published
     }
 
-    /// Sync segments up to the last place that is asked for, where no sync has met that yet. False: one of them is lost.
+    /// Sync segments up to the last place that is asked for, where no sync has met that yet, and see whether the others are there still. False: one
+    /// of them is lost.
     fn sync_all(&self, segments: BTreeMap<u32, u32>, all: &mut Vec<Synced>, until: &Until) -> Result<bool, Error> {
         for (segment, last) in segments {
             let mut known = self.learning();
             let Some(Segment { end, synced, .. }) = known.index.segment(segment).copied() else { continue };
-            if last >= synced {
+            let is_there = if last >= synced {
                 // All that the log names now is written.
                 let log = known.logs;
                 all.push(Synced { segment, end, sync: known.index.begin_sync(segment), log });
                 drop(known);
-                if !self.sync_segment(segment, until)? {
-                    return Ok(false);
-                }
+                self.sync_segment(segment, until)?
+            } else {
+                drop(known);
+                self.named(segment)?.is_some() || self.say_gone(segment, until)?
+            };
+            if !is_there {
+                return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Have the log say that the file of a segment is gone, if it still counts on that. False.
+    fn say_gone(&self, segment: u32, until: &Until) -> Result<bool, Error> {
+        let (mut locked, mut known) = self.locked(until)?;
+        if known.index.has(segment) && self.folder.at(&name_of(segment), OFlags::RDONLY)?.is_none() {
+            locked.append(&[LogEntry::Bad { segment, from: 0 }], &mut *known)?;
+        }
+        Ok(false)
     }
 
     /// Name a record in the log, and what is on the disk, unless some of these values are gone. `found`: where they lay before that was synced,
@@ -250,13 +264,7 @@ impl SegmentStore {
     /// evicted meanwhile nothing is lost. False: its file is gone, and the log says so.
     pub(super) fn sync_segment(&self, segment: u32, until: &Until) -> Result<bool, Error> {
         self.syncs.store(true, Relaxed);
-        let Some(file) = self.named(segment)? else {
-            let (mut locked, mut known) = self.locked(until)?;
-            if known.index.has(segment) && self.folder.at(&name_of(segment), OFlags::RDONLY)?.is_none() {
-                locked.append(&[LogEntry::Bad { segment, from: 0 }], &mut *known)?;
-            }
-            return Ok(false);
-        };
+        let Some(file) = self.named(segment)? else { return self.say_gone(segment, until) };
         let sync = || sync_data(&*file).map_err(|error| io_error(&error, "syncing a segment"));
         let lost = || {
             self.give_up_writing(|own| own.segment == segment);

@@ -230,6 +230,18 @@ fn a_segment_whose_file_somebody_removed_is_neither_filled_nor_believed() {
 }
 
 #[test]
+fn a_commit_names_what_was_synced_and_is_gone_with_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, other) = (open(&folder), open(&folder));
+    put(&store, b"a", b"x", false);
+    assert_eq!(commit(&store, b"a").unwrap(), []);
+    std::fs::remove_file(folder.path().join("s-00000001")).unwrap();
+    let last = Some((key(b"m"), &[&b"y"[..]][..]));
+    assert_eq!(other.commit(&[key(b"a")], last, &until()).unwrap(), [key(b"a")]);
+    assert_eq!((get(&store, b"m"), exists(&store, &[b"a"])), (None, vec![None]));
+}
+
+#[test]
 fn a_value_that_does_not_hold_is_stored_again_or_removed_for_all() {
     let folder = tempfile::tempdir().unwrap();
     let (store, other) = (open(&folder), open(&folder));
