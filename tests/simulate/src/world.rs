@@ -32,6 +32,10 @@ pub struct Slot {
     pub removals: Vec<Removal>,
     /// When bytes in it last changed by themselves.
     pub rotted: Option<Moment>,
+    /// The process that alone knows that the file in which it lies is not synced, others of which take it for synced.
+    pub unsynced_by: Option<usize>,
+    /// Since when the file is gone in which it lies.
+    pub without_file: Option<Moment>,
 }
 
 impl Slot {
@@ -116,8 +120,8 @@ pub struct World {
     /// Processes that a system call held up: from when to when.
     pub stood_still: Vec<(usize, Moment, Moment)>,
     pub no_threads_until: Moment,
-    /// Processes that alone know that what others take for synced is not.
-    pub unsynced_by: BTreeSet<usize>,
+    /// The process that alone knows that the index log of a store of records is not synced.
+    pub log_unsynced_by: Option<usize>,
     /// No call meets a fault from now on.
     pub calm: bool,
     pub failovers: Vec<Moment>,
@@ -163,7 +167,7 @@ impl World {
             partitioned: HashMap::new(),
             stood_still: Vec::new(),
             no_threads_until: 0,
-            unsynced_by: BTreeSet::new(),
+            log_unsynced_by: None,
             calm: false,
             failovers: Vec::new(),
             wall_jumps: false,

@@ -2,6 +2,7 @@
 //! `files` lets it do over `core`. What lies under the path of a chunk or a manifest is noted for the rules, and what a power loss would leave of
 //! it.
 
+mod faults;
 mod kernel;
 #[path = "../../../../torture/src/states/pages.rs"]
 mod pages;
@@ -202,7 +203,13 @@ fn look_at_records(sim: &Sim, files: &Files, world: &mut World, by: Option<&(Ori
         world.oracle.violated("evicted-early", text, sim.threads.moment());
     }
     state.segments = holds.segments;
-    world.unsynced_by = holds.unsynced_by;
+    world.log_unsynced_by = holds.log_unsynced_by;
+    for (place, key) in &state.records {
+        let slot = world.slots.entry(place.clone()).or_default();
+        slot.unsynced_by = holds.unsynced_by.get(key).copied();
+        let since = slot.without_file.unwrap_or(sim.threads.moment());
+        slot.without_file = holds.without_file.contains(key).then_some(since);
+    }
     let lies = |(place, key): &(Stored, RecordKey)| {
         let known = world.slots.get(place).and_then(|slot| slot.visible.as_ref());
         let shared = |(bytes, damaged): &(Vec<u8>, bool)| {

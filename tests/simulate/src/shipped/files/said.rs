@@ -38,8 +38,12 @@ pub type Lying = (Vec<u8>, bool);
 /// What a store holds.
 pub struct Holds {
     pub segments: BTreeSet<u32>,
-    /// Processes that know of a sync that has failed, of which the log says nothing yet.
-    pub unsynced_by: BTreeSet<usize>,
+    /// The process that knows of a sync of the log that has failed.
+    pub log_unsynced_by: Option<usize>,
+    /// The same of the segments in which values lie, where the log says nothing of it yet.
+    pub unsynced_by: BTreeMap<RecordKey, usize>,
+    /// What lies in segments whose files are gone.
+    pub without_file: BTreeSet<RecordKey>,
     pub visible: BTreeMap<RecordKey, Lying>,
     /// The oldest that a power loss may leave.
     pub durable: BTreeMap<RecordKey, Lying>,
@@ -180,11 +184,14 @@ pub fn holds(tree: &Tree, keys: &[RecordKey]) -> Holds {
     let file = |path: &str| tree.resolve(ROOT, path).and_then(|node| tree.file(node).map(|file| file.bytes())).ok();
     let log = format!("{STORE}/index");
     let now = file(&log).map(|log| read(&log, &mut |_, _| ()).0).unwrap_or_default();
-    let mut visible = BTreeMap::new();
+    let (mut visible, mut without_file) = (BTreeMap::new(), BTreeSet::new());
     for key in keys {
         if let Some(at) = now.find(key) {
-            let segment = file(&path_of(at.segment)).unwrap_or_default();
-            visible.insert(key.clone(), value(&segment, at, key));
+            let segment = file(&path_of(at.segment));
+            if segment.is_none() {
+                without_file.insert(key.clone());
+            }
+            visible.insert(key.clone(), value(&segment.unwrap_or_default(), at, key));
         }
     }
     let mut on_disk = OnDisk { tree, segments: HashMap::new() };
@@ -205,10 +212,13 @@ pub fn holds(tree: &Tree, keys: &[RecordKey]) -> Holds {
     for (key, lying) in visible.iter().filter(|(_, (_, damaged))| *damaged) {
         durable.entry(key.clone()).or_insert_with(|| lying.clone());
     }
-    let files = now.segments.iter().filter(|segment| !now.bad.contains_key(segment)).map(|segment| path_of(*segment));
-    let lost = |path: String| tree.resolve(ROOT, &path).and_then(|node| tree.file(node).map(|file| file.lost)).ok()?;
-    let unsynced_by = files.chain([log]).filter_map(lost).collect();
-    Holds { segments: now.segments, unsynced_by, visible, durable }
+    let lost = |path: &str| tree.resolve(ROOT, path).and_then(|node| tree.file(node).map(|file| file.lost)).ok()?;
+    let in_segment = |key: &RecordKey| {
+        let At { segment, .. } = now.find(key).filter(|at| !now.bad.contains_key(&at.segment))?;
+        Some((key.clone(), lost(&path_of(segment))?))
+    };
+    let unsynced_by = keys.iter().filter_map(in_segment).collect();
+    Holds { log_unsynced_by: lost(&log), unsynced_by, without_file, segments: now.segments, visible, durable }
 }
 
 /// What is there whichever part of a log is left: all that lay on the disk before, and of what came later any number of frames, because each
