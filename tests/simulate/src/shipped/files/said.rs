@@ -7,7 +7,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed, xxh3_128};
 
 use super::STORE;
-use super::tree::{ROOT, Tree};
+use super::tree::{Lost, ROOT, Tree};
 
 /// The space of a key, and its bytes.
 pub type RecordKey = (u8, Vec<u8>);
@@ -214,11 +214,21 @@ pub fn holds(tree: &Tree, keys: &[RecordKey]) -> Holds {
     }
     let lost = |path: &str| tree.resolve(ROOT, path).and_then(|node| tree.file(node).map(|file| file.lost)).ok()?;
     let in_segment = |key: &RecordKey| {
-        let At { segment, .. } = now.find(key).filter(|at| !now.bad.contains_key(&at.segment))?;
-        Some((key.clone(), lost(&path_of(segment))?))
+        let At { segment, .. } = now.find(key)?;
+        let Lost { first, last } = lost(&path_of(segment))?;
+        // The last one has had the log say what it did not take for synced. What it did take for that is excused, if another one was told first.
+        let is_said = now.bad.contains_key(&segment);
+        (!is_said || first != last).then(|| (key.clone(), if is_said { first } else { last }))
     };
     let unsynced_by = keys.iter().filter_map(in_segment).collect();
-    Holds { log_unsynced_by: lost(&log), unsynced_by, without_file, segments: now.segments, visible, durable }
+    Holds {
+        log_unsynced_by: lost(&log).map(|lost| lost.last),
+        unsynced_by,
+        without_file,
+        segments: now.segments,
+        visible,
+        durable,
+    }
 }
 
 /// What is there whichever part of a log is left: all that lay on the disk before, and of what came later any number of frames, because each

@@ -51,10 +51,17 @@ pub struct File {
     versions: Vec<(Order, Arc<Vec<u8>>)>,
     /// When it was written out: what came before that began is under names that came after it ended.
     written_out: Option<(Order, Order)>,
-    /// What a sync should have written is lost: the process whose sync that was.
-    pub lost: Option<usize>,
+    /// What a sync should have written is lost.
+    pub lost: Option<Lost>,
     /// It has other bytes than were written to it.
     pub damaged: bool,
+}
+
+/// The processes whose syncs of a file failed first, and last. A process that opens it in between is not told of the first.
+#[derive(Clone, Copy)]
+pub struct Lost {
+    pub first: usize,
+    pub last: usize,
 }
 
 /// What a power loss may leave of a file, oldest first, and whether it is damaged.
@@ -241,7 +248,8 @@ impl Tree {
     pub fn lose(&mut self, node: Node, process: usize, forgets: bool, pick: Pick<'_>) {
         let order = self.next();
         let Ok(file) = self.file_mut(node) else { return };
-        file.lost = Some(process);
+        let first = file.lost.map_or(process, |lost| lost.first);
+        file.lost = Some(Lost { first, last: process });
         if forgets {
             let versions: Vec<&Vec<u8>> = file.versions.iter().map(|(_, bytes)| &**bytes).collect();
             let left = pages::torn(&versions, pick);
