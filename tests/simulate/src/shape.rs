@@ -104,7 +104,7 @@ impl Which {
         Which::ALL.into_iter().find(|which| which.name() == name)
     }
 
-    /// That of a seed. Segments are asked for by name alone: `docs/proof.md` says what they still break.
+    /// That of a seed. Segments are asked for by name alone: `docs/proof.md` says why.
     pub fn of(seed: u64) -> Self {
         match Dice::of(seed, &[6]).below(10) {
             0 => Which::Memkv,
