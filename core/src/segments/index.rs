@@ -85,7 +85,8 @@ pub struct Segment {
 pub struct Index {
     seed: u64,
     slots: HashTable<Slot>,
-    segments: HashMap<u32, Segment>,
+    /// In their order: who picks one of several that are alike picks the same each time.
+    segments: BTreeMap<u32, Segment>,
     /// Syncs that are under way: of which segment, and the first place that was put there since.
     syncs: BTreeMap<u64, (u32, u32)>,
     last_sync: u64,
@@ -110,7 +111,7 @@ impl Index {
         Index {
             seed,
             slots: HashTable::new(),
-            segments: HashMap::new(),
+            segments: BTreeMap::new(),
             damaged: HashSet::new(),
             doubted: HashSet::new(),
             syncs: BTreeMap::new(),
