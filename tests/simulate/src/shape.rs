@@ -104,13 +104,14 @@ impl Which {
         Which::ALL.into_iter().find(|which| which.name() == name)
     }
 
-    /// That of a seed. Segments are asked for by name alone: `docs/proof.md` says why.
+    /// That of a seed.
     pub fn of(seed: u64) -> Self {
         match Dice::of(seed, &[6]).below(10) {
             0 => Which::Memkv,
             1 => Which::Redis,
             2 => Which::LocalFs,
             3 => Which::S3,
+            4 => Which::Segments,
             _ => Which::Contract,
         }
     }

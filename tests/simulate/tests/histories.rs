@@ -45,7 +45,7 @@ fn a_shipped_backend_and_its_server_break_no_rule_and_replay() {
     // Nobody names a backend: most seeds are over the storage system that keeps the contract.
     let (_, report) = run(None, &["--histories", "300"]);
     let over = |backend: &str| report["backends"][backend].as_u64().unwrap();
-    let shipped = [over("memkv"), over("redis"), over("s3"), over("local-fs")];
+    let shipped = [over("memkv"), over("redis"), over("s3"), over("local-fs"), over("segments")];
     assert!(shipped.iter().all(|over| (15..60).contains(over)), "{}", report["backends"]);
     assert_eq!(over("contract"), 300 - shipped.iter().sum::<u64>());
 }
@@ -83,7 +83,15 @@ fn a_shipped_backend_over_a_simulated_s3_breaks_no_rule_and_replays() {
 
 #[test]
 fn a_shipped_backend_over_files_breaks_no_rule_and_replays() {
-    let backend = "local-fs";
+    over_files("local-fs");
+}
+
+#[test]
+fn a_shipped_backend_over_segments_breaks_no_rule_and_replays() {
+    over_files("segments");
+}
+
+fn over_files(backend: &str) {
     let (output, report) = run(None, &["--backend", backend, "--histories", "300", "--jobs", "1"]);
     assert!(output.status.success() && report["violation"].is_null(), "{report:#}");
     assert_eq!(report["backends"], serde_json::json!({backend: 300}));
