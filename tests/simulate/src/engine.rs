@@ -12,7 +12,7 @@ use kv_store_core::{BatchOptions, Error, NewChunk, RequestQueue, Save, SaveOutco
 use crate::chance::Dice;
 use crate::names::{self, Key, Kind, Version};
 use crate::oracle::{Ledger, Operation};
-use crate::plan::{How, SAVES};
+use crate::plan::{Backend, How, SAVES};
 use crate::queued::Queued;
 use crate::sim::{self, Sim};
 use crate::threads::{MILLISECOND, Moment, SECOND, Task};
@@ -183,7 +183,18 @@ impl Engine {
 
     /// With nothing wrong any more, all works again, and what is there is what may be.
     fn recover(&self) {
-        if let Err(what) = self.works_again() {
+        let mut works = self.works_again();
+        // Another engine may put the same at the same time, or replace it in steps where it is damaged.
+        for _ in 0..3 {
+            let met = ["is being written by another client", "has lost what it has put"];
+            let meets = works.as_ref().is_err_and(|what| met.iter().any(|met| what.contains(met)));
+            if !meets || !matches!(self.sim.plan.shape.backend, Backend::Mooncake(_)) {
+                break;
+            }
+            self.sim.threads.pause(SECOND * (1 + self.process as Moment));
+            works = self.works_again();
+        }
+        if let Err(what) = works {
             let now = self.now();
             let text = format!("process {}: {RECOVERY} ns after the last fault {what}", self.process);
             self.sim.world().oracle.violated("no-recovery", text, now);

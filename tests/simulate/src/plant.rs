@@ -31,6 +31,7 @@ const NO_MEMBERS: &[&str] = &[
     "guests/redis/src",
     "guests/memkv/server/src",
     "guests/s3/src",
+    "guests/mooncake/src",
     "tests/simulate",
     "tests/torture/src/states",
 ];
@@ -42,6 +43,7 @@ const PLACES: &[(&str, &str, &str)] = &[
     ("guests/redis", "guests/redis/src", "guests/redis/src"),
     ("guests/memkv/server", "guests/memkv/server/src", "tests/simulate/memkv-server/src"),
     ("guests/s3", "guests/s3/src", "guests/s3/src"),
+    ("guests/mooncake", "guests/mooncake/src", "guests/mooncake/src"),
 ];
 /// Where the folder for what is built is named.
 const TARGET: &str = "KV_SIMULATE_TARGET";

@@ -45,8 +45,8 @@ fn a_shipped_backend_and_its_server_break_no_rule_and_replay() {
     // Nobody names a backend: most seeds are over the storage system that keeps the contract.
     let (_, report) = run(None, &["--histories", "300"]);
     let over = |backend: &str| report["backends"][backend].as_u64().unwrap();
-    let shipped = [over("memkv"), over("redis"), over("s3"), over("local-fs")];
-    assert!(shipped.iter().all(|over| (15..60).contains(over)), "{}", report["backends"]);
+    let shipped = [over("memkv"), over("redis"), over("s3"), over("local-fs"), over("mooncake")];
+    assert!(shipped.iter().all(|over| (10..60).contains(over)), "{}", report["backends"]);
     assert_eq!(over("contract"), 300 - shipped.iter().sum::<u64>());
 }
 
@@ -78,6 +78,24 @@ fn a_shipped_backend_over_a_simulated_s3_breaks_no_rule_and_replays() {
     assert_eq!((&report["digest"], &report["pairs"]), (&again["digest"], &again["pairs"]));
     // Of chunks nothing is promised of what comes late: a server that has it come is found.
     let (_, report) = run(Some("store: an s3 server puts chunks that come late"), &["--backend", "s3"]);
+    assert!(!report["violation"].is_null(), "{report:#}");
+}
+
+#[test]
+fn a_shipped_backend_over_a_simulated_mooncake_breaks_no_rule_and_replays() {
+    let (output, report) = run(None, &["--backend", "mooncake", "--histories", "300", "--jobs", "1"]);
+    assert!(output.status.success() && report["violation"].is_null(), "{report:#}");
+    assert_eq!(report["backends"], serde_json::json!({"mooncake": 300}));
+    assert!(report["operations"].as_u64().unwrap() > 20_000, "{}", report["operations"]);
+    for fault in
+        ["refused", "late", "unanswered", "flipped", "stopped", "trap", "node lost", "failover", "rot", "evicted"]
+    {
+        assert!(met(&report, fault) > 0, "{fault} is not met: {}", report["pairs"]);
+    }
+    let (_, again) = run(None, &["--backend", "mooncake", "--histories", "300", "--jobs", "3"]);
+    assert_eq!((&report["digest"], &report["pairs"]), (&again["digest"], &again["pairs"]));
+    // Of chunks nothing is promised of what comes late: a store that has it come is found.
+    let (_, report) = run(Some("store: a mooncake store changes chunks late"), &["--backend", "mooncake"]);
     assert!(!report["violation"].is_null(), "{report:#}");
 }
 
@@ -129,7 +147,7 @@ fn wrong_arguments_are_told() {
         (&["--seed"][..], "needs a value"),
         (&["--seed", "x"], "no number"),
         (&["--what"], "no argument"),
-        (&["--backend", "x"], "none of contract, memkv, redis, s3, local-fs"),
+        (&["--backend", "x"], "none of contract, memkv, redis, s3, mooncake, local-fs"),
     ] {
         let output = Command::new(PROGRAM).args(arguments).output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
