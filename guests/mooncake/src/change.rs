@@ -38,6 +38,8 @@ pub struct Begun {
     pub client: Client,
     /// Which of its keys a former change had begun to put. Bytes of that may still be on their way to the memory that it had.
     pub given_back: Vec<usize>,
+    /// How many former changes may still be carried out.
+    pub former: usize,
     /// When former changes are over. 0: there are none.
     pub end: u64,
 }

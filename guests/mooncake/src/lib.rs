@@ -115,7 +115,7 @@ impl Store {
             let answers = self.master.put_revoke(former.client, keys)?;
             given_back.extend((0..).zip(answers).filter(|(_, answer)| answer.is_ok()).map(|(key, _)| key));
         }
-        Ok(Begun { client, given_back, end: Change::latest(former) })
+        Ok(Begun { client, given_back, former: former.len(), end: Change::latest(former) })
     }
 
     /// Write new objects as a client of this change's own, all their replicas side by side.

@@ -82,7 +82,7 @@ impl Look {
 impl Store {
     pub fn publish(&self, namespace: &str, manifest: &Manifest) -> Result<()> {
         let keys = keys(namespace, manifest.name);
-        let Begun { client, given_back, end } = self.begin(&keys)?;
+        let Begun { client, given_back, former, end } = self.begin(&keys)?;
         let mut look = self.versions(&keys)?;
         if look.versions.is_empty() && end > 0 {
             // With none to follow, the slot may be one that a former change is about to empty.
@@ -94,6 +94,8 @@ impl Store {
         self.remove(&keys, damaged.into_iter())?;
         let newest = versions.iter().max_by_key(|version| version.order).map(|version| version.slot);
         let after = newest.map_or_else(|| system::random() as usize % SLOTS, |slot| slot + 1);
+        // Those that former changes may have tried, and given up themselves, come last.
+        let after = after + former * TRIED;
         let in_turn = (0..SLOTS).map(|turn| (after + turn) % SLOTS);
         // Bytes that come late to memory which was given back are a version of their own slot only, which is left out this time.
         let free =

@@ -242,10 +242,11 @@ impl Mooncake {
         returned.zip(begun).is_some_and(|(returned, begun)| begun > returned)
     }
 
-    /// Whether one of these chunks lies here, whole or begun.
-    fn has_chunk(&self, address: u64, len: u64, keys: &[String]) -> bool {
+    /// Whether one of these objects lies here, whole or begun: of a chunk, or, where the call is over (`manifests`), a slot of a manifest.
+    fn has_own(&self, address: u64, len: u64, keys: &[String], manifests: bool) -> bool {
         let state = self.state.lock();
-        let objects = keys.iter().filter(|key| shown::is_chunk(key)).filter_map(|key| state.master.objects.get(key));
+        let keys = keys.iter().filter(|key| manifests || shown::is_chunk(key));
+        let objects = keys.filter_map(|key| state.master.objects.get(key));
         objects.into_iter().any(|object| object.lies_in(address, len))
     }
 

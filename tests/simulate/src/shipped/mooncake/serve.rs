@@ -211,8 +211,11 @@ impl Mooncake {
             bytes[at] ^= 1 << dice.below(8);
         }
         let own: Vec<String> = asked.iter().flat_map(Request::places).flat_map(|place| keys_of(&place)).collect();
-        let changes = self.has_chunk(address, bytes.len() as u64, &own);
-        if changes && !self.may_come(sim, origin, Change::Write(address)) {
+        let len = bytes.len() as u64;
+        let is_over = sim.world().returned.contains_key(&origin.call) && !server::waits(sim, origin.call);
+        let too_late = is_over && self.has_own(address, len, &own, true);
+        let changes = self.has_own(address, len, &own, false);
+        if too_late || changes && !self.may_come(sim, origin, Change::Write(address)) {
             sim.say(|| format!("  a write of {} comes too late for anything to be promised", origin.operation));
             return;
         }
