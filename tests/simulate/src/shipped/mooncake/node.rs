@@ -24,7 +24,7 @@ pub struct Node {
     pub size: u64,
     /// It is gone until then.
     pub down_until: Moment,
-    /// Its data port, which is another one after each start.
+    /// Its data port.
     data: u16,
 }
 
@@ -77,7 +77,7 @@ impl Node {
     /// It has begun anew. `elsewhere`: at another endpoint, with other addresses.
     pub fn comes_back(&mut self, elsewhere: bool) {
         self.life += u64::from(elsewhere);
-        self.data += 1;
+        self.data += u16::from(elsewhere);
     }
 
     /// Where in its memory these bytes are. None: it has no such memory.
