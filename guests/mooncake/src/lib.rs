@@ -8,6 +8,7 @@
 //! memory may then hold another object. Mooncake authenticates nobody: who reaches the nodes' ports reads and overwrites any object.
 
 mod calls;
+mod change;
 mod maintenance;
 mod manifest;
 mod master;
@@ -23,8 +24,10 @@ use kv_store_sdk::{
     Payload, Presence, Properties, PutOutcome, Result, absent, changes, export, get_outcomes, key, system,
 };
 
+use change::{Begun, Change};
 use master::{
     ALREADY_EXISTS, Answer, Client, Located, MAX_OBJECTS, Master, NOT_FOUND, NOT_READY, Placement, Replica, explain,
+    known,
 };
 use node::{Nodes, Read, Write};
 
@@ -75,16 +78,44 @@ enum Put {
 }
 
 impl Store {
-    /// Say that items of the running call are about to be changed, and make sure that no former change of their keys is still done: what
-    /// those have begun and not ended is given back, as the clients that they were. As whom this change is made.
-    fn begin(&self, items: &[u32], keys: &[String]) -> Result<Client> {
-        let client = Client::new();
-        for former in changes::begin(items, &client.0) {
-            if let Ok(id) = former.try_into() {
-                self.master.put_revoke(Client(id), keys)?;
-            }
+    /// Say that the manifest of the running call is about to be changed, and make sure that no former change of it is still done: what
+    /// those have begun and not ended is given back, as the clients that they were.
+    fn begin(&self, keys: &[String]) -> Result<Begun> {
+        let change = Change::new();
+        let former = changes::begin(&[0], &change.token());
+        self.give_back(change.client, &former, keys)
+    }
+
+    /// Wait until the deadline of former changes of these items. A removal that was sent is by key, and nothing stops it.
+    fn wait_until(&self, end: u64, items: &[u32]) -> Result<()> {
+        // The time of day, for another instance has another monotonic clock.
+        match end.saturating_sub(system::now()) {
+            0 => Ok(()),
+            wait => system::sleep(wait).map_err(|_| {
+                changes::not_done(items);
+                Error::busy(
+                    "a former change of the same key ended unknown, and may still be carried out: try again later",
+                )
+            }),
         }
-        Ok(client)
+    }
+
+    /// The same of chunks, by their items. Nothing stops a removal that was sent, nor bytes on their way to memory that was given back,
+    /// where this change may be placed next: until the former one's deadline this one waits. As whom this change is made.
+    fn begin_chunks(&self, items: &[u32], keys: &[String]) -> Result<Client> {
+        let change = Change::new();
+        let former = changes::begin(items, &change.token());
+        self.wait_until(Change::latest(&former), items)?;
+        self.give_back(change.client, &former, keys).map(|begun| begun.client)
+    }
+
+    fn give_back(&self, client: Client, former: &[Vec<u8>], keys: &[String]) -> Result<Begun> {
+        let mut given_back = Vec::new();
+        for former in former.iter().filter_map(|token| Change::parse(token)) {
+            let answers = self.master.put_revoke(former.client, keys)?;
+            given_back.extend((0..).zip(answers).filter(|(_, answer)| answer.is_ok()).map(|(key, _)| key));
+        }
+        Ok(Begun { client, given_back, former: former.len(), end: Change::latest(former) })
     }
 
     /// Write new objects as a client of this change's own, all their replicas side by side.
@@ -339,7 +370,7 @@ impl Backend for Mooncake {
 
     fn exists(&mut self, hashes: Hashes) -> Result<Vec<Presence>> {
         let answers = self.store.master.exist(&self.chunk_keys(hashes.first(MAX_OBJECTS)))?;
-        Ok(answers.into_iter().map(|exists| Presence::from(exists == Ok(true))).collect())
+        Ok(known(answers)?.into_iter().map(Presence::from).collect())
     }
 
     fn put_chunks(&mut self, chunks: &[Chunk], replace: bool) -> Result<Vec<PutOutcome>> {
@@ -355,7 +386,7 @@ impl Backend for Mooncake {
         let keys: Vec<String> = objects.iter().map(|object| object.key.clone()).collect();
         let is_change = |chunk: &&Chunk| replace || chunk.hash.len() != CONTENT_KEY_BYTES;
         let items: Vec<u32> = (0..).zip(chunks).filter(|(_, chunk)| is_change(chunk)).map(|(item, _)| item).collect();
-        let client = if items.is_empty() { Client::new() } else { self.store.begin(&items, &keys)? };
+        let client = if items.is_empty() { Client::new() } else { self.store.begin_chunks(&items, &keys)? };
         if replace {
             self.store.master.remove(&keys)?;
         }
@@ -390,7 +421,7 @@ impl Backend for Mooncake {
     fn delete_chunks(&mut self, hashes: Hashes) -> Result<Vec<DeleteOutcome>> {
         let keys = self.chunk_keys(hashes.first(MAX_OBJECTS));
         let items: Vec<u32> = (0..keys.len() as u32).collect();
-        self.store.begin(&items, &keys)?;
+        self.store.begin_chunks(&items, &keys)?;
         let answers = self.store.master.remove(&keys)?;
         let outcome = |answer| match answer {
             Ok(()) | Err(NOT_FOUND) => DeleteOutcome::Gone,
@@ -403,8 +434,8 @@ impl Backend for Mooncake {
         let mut gone = Vec::new();
         for batch in fresh.iter().flat_map(|hashes| hashes.batches(MAX_OBJECTS)) {
             // To ask renews the lease of those that are there.
-            let answers = self.store.master.exist(&self.chunk_keys(batch))?;
-            gone.extend(batch.iter().zip(answers).filter(|(_, exists)| *exists != Ok(true)).map(|(hash, _)| hash));
+            let answers = known(self.store.master.exist(&self.chunk_keys(batch))?)?;
+            gone.extend(batch.iter().zip(answers).filter(|(_, exists)| !exists).map(|(hash, _)| hash));
         }
         if let Some(gone) = absent(gone) {
             return Ok(gone);

@@ -7,7 +7,7 @@
 //!
 //! - To change: give back what a former change of the same process began and did not end, so that its end comes too late.
 //! - To publish: read all that is there, write the next generation into the free slot that follows the newest, remove the others, and only
-//!   then answer.
+//!   then answer. What is being written counts as a generation too: one that is ended late is lower.
 //! - To read: read all that is there; remove, if there are several, all but the greatest, and only then answer that.
 //!
 //! So a reader sees the former one or the new one, whole, also when the writer dies between any two steps: until the new object is
@@ -25,6 +25,7 @@
 use kv_store_sdk::payloads::{self, Part};
 use kv_store_sdk::{Error, ErrorKind, Manifest, Payload, Result, changes, key, system};
 
+use crate::change::Begun;
 use crate::master::{NOT_FOUND, NOT_READY, explain};
 use crate::{Object, Put, Store};
 
@@ -65,22 +66,40 @@ struct Look {
     versions: Vec<Version>,
     /// Slots that hold something else.
     damaged: Vec<usize>,
-    /// Somebody is writing one.
-    written: bool,
+    /// How many somebody is writing, or has begun and given up.
+    written: usize,
+}
+
+impl Look {
+    /// The generation to publish: greater than that of any version that is there, and of what is being written, as far as each of those saw
+    /// the others. So one that was given up and is ended late is lower, and nobody sees it.
+    fn next(&self) -> u64 {
+        let greatest = self.versions.iter().map(|version| version.order.0).max().unwrap_or_default();
+        greatest.saturating_add(1).saturating_add(self.written as u64)
+    }
 }
 
 impl Store {
     pub fn publish(&self, namespace: &str, manifest: &Manifest) -> Result<()> {
         let keys = keys(namespace, manifest.name);
-        let client = self.begin(&[0], &keys)?;
-        let (versions, damaged) = self.versions(&keys)?;
+        let Begun { client, given_back, former, end } = self.begin(&keys)?;
+        let mut look = self.versions(&keys)?;
+        if look.versions.is_empty() && end > 0 {
+            // With none to follow, the slot may be one that a former change is about to empty.
+            self.wait_until(end, &[0])?;
+            look = self.versions(&keys)?;
+        }
+        let order = (look.next(), system::random());
+        let Look { versions, damaged, .. } = look;
         self.remove(&keys, damaged.into_iter())?;
-        let generation = versions.iter().map(|version| version.order.0).max().unwrap_or_default().saturating_add(1);
-        let order = (generation, system::random());
         let newest = versions.iter().max_by_key(|version| version.order).map(|version| version.slot);
         let after = newest.map_or_else(|| system::random() as usize % SLOTS, |slot| slot + 1);
+        // Those that former changes may have tried, and given up themselves, come last.
+        let after = after + former * TRIED;
         let in_turn = (0..SLOTS).map(|turn| (after + turn) % SLOTS);
-        let free = in_turn.filter(|slot| versions.iter().all(|version| version.slot != *slot));
+        // Bytes that come late to memory which was given back are a version of their own slot only, which is left out this time.
+        let free =
+            in_turn.filter(|slot| !given_back.contains(slot) && versions.iter().all(|version| version.slot != *slot));
         for key in free.take(TRIED).filter_map(|slot| keys.get(slot)) {
             let parts = vec![Part::Bytes(head(key, order, manifest.part())?), manifest.part()];
             let object = Object { key: key.clone(), parts, len: HEAD + manifest.len };
@@ -113,8 +132,10 @@ impl Store {
     /// Remove the manifest of this name: the oldest first, so that nobody sees it last.
     pub fn forget(&self, namespace: &str, name: &str) -> Result<()> {
         let keys = keys(namespace, name);
-        self.begin(&[0], &keys)?;
-        let (mut versions, damaged) = self.versions(&keys)?;
+        // Once all are free, the next version may come to a slot that a former change is about to empty.
+        let Begun { end, .. } = self.begin(&keys)?;
+        self.wait_until(end, &[0])?;
+        let Look { mut versions, damaged, .. } = self.versions(&keys)?;
         versions.sort_by_key(|version| version.order);
         self.remove(&keys, damaged.into_iter())?;
         versions.iter().try_for_each(|version| self.remove(&keys, [version.slot].into_iter()))
@@ -125,7 +146,7 @@ impl Store {
     fn settle(&self, keys: &[String], own: Option<Order>) -> Result<Option<Version>> {
         for _ in 1..FRESH_LOOKS {
             let begun = system::monotonic();
-            let (newest, lower) = sorted(self.versions(keys)?.0, own);
+            let (newest, lower) = sorted(self.versions(keys)?.versions, own);
             if lower.is_empty() {
                 return Ok(newest);
             }
@@ -134,7 +155,7 @@ impl Store {
                 return Ok(newest);
             }
         }
-        let (newest, lower) = sorted(self.versions(keys)?.0, own);
+        let (newest, lower) = sorted(self.versions(keys)?.versions, own);
         self.remove(keys, lower.into_iter())?;
         Ok(newest)
     }
@@ -143,17 +164,15 @@ impl Store {
     ///
     /// The slots are read one after the other. A writer that publishes meanwhile may free each of them before it is looked at, so
     /// what is missing or damaged is looked at again.
-    fn versions(&self, keys: &[String]) -> Result<(Vec<Version>, Vec<usize>)> {
+    fn versions(&self, keys: &[String]) -> Result<Look> {
         let mut quiet = 0;
         for _ in 1..MOST_LOOKS {
             match self.look(keys) {
-                Ok(Look { versions, damaged, .. }) if !versions.is_empty() && damaged.is_empty() => {
-                    return Ok((versions, damaged));
-                }
-                Ok(Look { versions, damaged, written: false }) if damaged.is_empty() => {
+                Ok(look) if !look.versions.is_empty() && look.damaged.is_empty() => return Ok(look),
+                Ok(look) if look.written == 0 && look.damaged.is_empty() => {
                     quiet += 1;
                     if quiet == LOOKS {
-                        return Ok((versions, damaged));
+                        return Ok(look);
                     }
                 }
                 Err(error) if error.kind != ErrorKind::Corrupt => return Err(error),
@@ -161,24 +180,25 @@ impl Store {
             }
             system::sleep(PAUSE + system::random() % PAUSE)?;
         }
-        self.look(keys).map(|Look { versions, damaged, .. }| (versions, damaged))
+        self.look(keys)
     }
 
     fn look(&self, keys: &[String]) -> Result<Look> {
-        let mut look = Look { versions: Vec::new(), damaged: Vec::new(), written: false };
+        let mut look = Look { versions: Vec::new(), damaged: Vec::new(), written: 0 };
         // Twice in one call: a version that moves from a slot that is still to be looked at to one that was is found all the same.
         let twice = [keys, keys].concat();
         let begun = system::monotonic();
         let mut first = self.master.locate(&twice)?;
         let second = first.split_off(keys.len());
-        look.written = first.iter().chain(&second).any(|located| matches!(located, Err(NOT_READY)));
+        let is_written = |(first, second): &(&_, &_)| [*first, *second].iter().any(|of| matches!(of, Err(NOT_READY)));
+        look.written = first.iter().zip(&second).filter(is_written).count();
         let located = first.into_iter().zip(second).map(|(first, second)| first.or(second)).collect();
         let mut objects: Vec<Result<Option<Payload>>> = keys.iter().map(|_| Ok(None)).collect();
         let slots: Vec<usize> = (0..keys.len()).collect();
         let late = self.read(&slots, located, begun, &mut objects, &|replica| Some(replica.size), &|_| None);
         if !late.is_empty() {
             // Their leases ended before they were read: somebody may have written since.
-            return Ok(Look { written: true, ..look });
+            return Ok(Look { written: look.written.max(1), ..look });
         }
         for (slot, object) in objects.into_iter().enumerate() {
             // One that cannot be read may be the newest: then there is no answer.
@@ -269,6 +289,13 @@ mod tests {
         let hex: String = head.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "6b766d6f6f6e320a08070605040302011817161514131211");
         assert_eq!((head.len(), HEAD), (CHECKSUM_AT, 32));
+    }
+
+    #[test]
+    fn what_is_given_up_and_ended_late_is_lower_than_what_was_published_after_it() {
+        let given_up = Look { versions: Vec::new(), damaged: Vec::new(), written: 0 }.next();
+        let after = Look { versions: Vec::new(), damaged: Vec::new(), written: 1 }.next();
+        assert!((given_up, u64::MAX) < (after, 0));
     }
 
     #[test]

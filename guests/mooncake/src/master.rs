@@ -306,6 +306,11 @@ fn replicas(reader: &mut Reader) -> Option<Vec<Replica>> {
     Some(replicas.into_iter().flatten().collect())
 }
 
+/// Which objects there are. One that the master cannot tell of may be there: it is no loss, and there is no answer.
+pub fn known(answers: Vec<Answer<bool>>) -> Result<Vec<bool>> {
+    answers.into_iter().map(|answer| answer.map_err(explain)).collect()
+}
+
 /// What an error of the master means.
 pub fn explain(code: i32) -> Error {
     let error = match code {
@@ -366,6 +371,13 @@ mod tests {
         for len in 0..two.len() {
             assert!(read_listing(&two[..len]).is_err(), "{len}");
         }
+    }
+
+    #[test]
+    fn what_the_master_cannot_tell_of_is_not_gone() {
+        assert_eq!(known(vec![Ok(true), Ok(false)]).unwrap(), [true, false]);
+        let error = known(vec![Ok(true), Err(-1), Ok(false)]).unwrap_err();
+        assert_eq!((error.kind, error.code.as_deref()), (ErrorKind::Other, Some("-1")));
     }
 
     #[test]

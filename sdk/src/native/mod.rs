@@ -36,6 +36,12 @@ pub trait Host {
     /// Keep an idle connection.
     fn park(&self, authority: &str, session: Option<&str>, stream: Box<dyn Stream>);
 
+    /// Wait until some of these can be received from without a wait, and say which, ascending. `patience`: see [`Stream::set_patience`].
+    fn ready(&self, streams: &[&dyn Stream], patience: Option<u64>) -> Result<Vec<usize>> {
+        let _ = (streams, patience);
+        Err(Error::unsupported("the host does not wait for several connections"))
+    }
+
     /// Make requests, side by side. Each has an answer, in their order.
     fn exchange(&self, requests: Vec<http::Message>) -> Vec<Result<http::Reply>> {
         requests.iter().map(|_| Err(Error::unsupported("the host makes no requests over HTTP"))).collect()

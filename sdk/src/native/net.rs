@@ -154,9 +154,16 @@ pub fn send_all(messages: &[Message]) -> Vec<Result<()>> {
     messages.iter().map(|message| message.connection.send(&message.parts)).collect()
 }
 
-/// Of several connections none is waited for natively so far.
-pub fn ready(_: &[&Connection], _: Option<u64>) -> Result<Vec<u32>> {
-    Err(Error::unsupported("several connections are not waited for natively"))
+pub fn ready(connections: &[&Connection], patience: Option<u64>) -> Result<Vec<u32>> {
+    let has_come = |connection: &Connection| !connection.came.borrow().is_empty() || connection.finished.get();
+    let come = (0..).zip(connections).filter(|(_, connection)| has_come(connection)).map(|(at, _)| at);
+    let come: Vec<u32> = come.collect();
+    if connections.is_empty() || !come.is_empty() {
+        return if connections.is_empty() { Err(Error::invalid("no connection to wait for")) } else { Ok(come) };
+    }
+    let streams: Vec<&dyn Stream> = connections.iter().map(|connection| &*connection.stream).collect();
+    let ready = host(|host| host.ready(&streams, patience))?;
+    Ok(ready.into_iter().map(|at| at as u32).collect())
 }
 
 pub fn park(connection: Connection) {

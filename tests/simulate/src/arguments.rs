@@ -35,8 +35,8 @@ kv-store-simulate --seed N [--backend NAME] [--keep N,N,...] [--calm N,N,...] [-
 Runs histories of engines over a simulated store, by simulated time: one seed is one history. Ends with 1 at the first one that
 breaks a rule, told as the shortest history that was found and the command that runs it again. --planted tells which planted bugs are found, in 60 s each.
 --backend: all histories over contract (a simulated storage system that keeps the contract), memkv (the shipped backend and its server,
-over simulated connections), redis or s3 (the shipped backend, over a simulated server), local-fs or segments (the shipped backend over
-simulated files). Without it 10 % of the seeds are over each of memkv, redis, s3, local-fs and segments.
+over simulated connections), redis, s3 or mooncake (the shipped backend, over a simulated server), local-fs or segments (the shipped backend
+over simulated files). Without it 10 % of the seeds are over each of memkv, redis, s3, local-fs and segments.
 ";
 
 impl Arguments {

@@ -12,7 +12,7 @@ use kv_store_core::{BatchOptions, Error, NewChunk, RequestQueue, Save, SaveOutco
 use crate::chance::Dice;
 use crate::names::{self, Key, Kind, Version};
 use crate::oracle::{Ledger, Operation};
-use crate::plan::{How, SAVES};
+use crate::plan::{Backend, How, SAVES};
 use crate::queued::Queued;
 use crate::sim::{self, Sim};
 use crate::threads::{MILLISECOND, Moment, SECOND, Task};
@@ -186,6 +186,16 @@ impl Engine {
         let mut works = self.works_again();
         if works.is_err() && self.sim.plan.shape.backend.has_records() {
             // Who writes to a segment that another process could not sync learns of it by that.
+            works = self.works_again();
+        }
+        // Another engine may put the same at the same time, or replace it in steps where it is damaged.
+        for _ in 0..3 {
+            let met = ["is being written by another client", "has lost what it has put"];
+            let meets = works.as_ref().is_err_and(|what| met.iter().any(|met| what.contains(met)));
+            if !meets || !matches!(self.sim.plan.shape.backend, Backend::Mooncake(_)) {
+                break;
+            }
+            self.sim.threads.pause(SECOND * (1 + self.process as Moment));
             works = self.works_again();
         }
         if let Err(what) = works {

@@ -6,7 +6,7 @@ use crate::chance::Dice;
 use crate::names::{Key, Kind};
 use crate::threads::{MILLISECOND, Moment, SECOND};
 
-pub use crate::shape::{Backend, Conditions, Redis, S3, Shape, Which};
+pub use crate::shape::{Backend, Conditions, Mooncake, Redis, S3, Shape, Which};
 
 /// What one thread does next.
 #[derive(Clone, Debug)]
@@ -99,6 +99,7 @@ impl Event {
             Event::NoThreads(_) => "no threads",
             Event::Retire => "instance lost",
             Event::Remove(_) => "removed",
+            Event::NodeLost(..) => "node lost",
         }
     }
 }
@@ -133,6 +134,8 @@ pub enum Event {
     Retire,
     /// Somebody else removes a chunk or a manifest.
     Remove(Key),
+    /// A node of the storage system dies, and is back after so long, without what it had.
+    NodeLost(usize, Moment),
 }
 
 #[derive(Clone, Debug)]
@@ -185,6 +188,7 @@ impl Plan {
             Which::Memkv => shape.over_memkv(dice),
             Which::Redis => shape.over_redis(dice),
             Which::S3 => shape.over_s3(dice),
+            Which::Mooncake => shape.over_mooncake(dice),
             Which::LocalFs => shape.over_local_fs(dice),
             Which::Segments => shape.over_segments(dice),
         };
@@ -330,6 +334,9 @@ fn event(shape: &Shape, dice: &mut Dice, engines: usize) -> Option<Event> {
         2 if shape.may_evict() => Event::EvictMany(dice.within(100, 900)),
         3 if !shape.durable && !shape.holds_data => Event::Failover(dice.within(10, 2000) * MILLISECOND),
         4 | 5 if shape.durable => Event::PowerLoss,
+        4 | 5 if matches!(shape.backend, Backend::Mooncake(_)) => {
+            Event::NodeLost(dice.index(3), dice.within(10, 6000) * MILLISECOND)
+        }
         6 => Event::Kill(dice.index(engines)),
         7 => Event::Freeze(dice.within(10, 3000) * MILLISECOND),
         8 => Event::Partition(dice.index(engines), dice.within(10, 3000) * MILLISECOND),

@@ -32,6 +32,7 @@ const NO_MEMBERS: &[&str] = &[
     "guests/segments/src",
     "guests/memkv/server/src",
     "guests/s3/src",
+    "guests/mooncake/src",
     "tests/simulate",
     "tests/torture/src/states",
 ];
@@ -44,6 +45,7 @@ const PLACES: &[(&str, &str, &str)] = &[
     ("guests/memkv/server", "guests/memkv/server/src", "tests/simulate/memkv-server/src"),
     ("guests/s3", "guests/s3/src", "guests/s3/src"),
     ("guests/segments", "guests/segments/src", "guests/segments/src"),
+    ("guests/mooncake", "guests/mooncake/src", "guests/mooncake/src"),
 ];
 /// Where the folder for what is built is named.
 const TARGET: &str = "KV_SIMULATE_TARGET";

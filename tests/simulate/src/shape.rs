@@ -16,6 +16,8 @@ pub enum Backend {
     Redis(Redis),
     /// The shipped s3, over a simulated server.
     S3(S3),
+    /// The shipped mooncake, over a simulated master and nodes.
+    Mooncake(Mooncake),
     /// The shipped local-fs over simulated files.
     LocalFs {
         /// `durability = full`, and not `rename`.
@@ -63,6 +65,21 @@ pub struct S3 {
     pub gateways: u8,
 }
 
+/// How the operator has set up a Mooncake Store, and the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mooncake {
+    pub nodes: usize,
+    /// Bytes that each of them lends.
+    pub memory: u64,
+    /// `default_kv_lease_ttl`.
+    pub lease: Moment,
+    /// `client_ttl`: after so long the master forgets a node that is gone.
+    pub forgets: Moment,
+    /// The options of these names.
+    pub replicas: u64,
+    pub soft_pin: bool,
+}
+
 /// What an S3 server does with a request that has a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conditions {
@@ -81,13 +98,14 @@ pub enum Which {
     Memkv,
     Redis,
     S3,
+    Mooncake,
     LocalFs,
     Segments,
 }
 
 impl Which {
-    pub const ALL: [Which; 6] =
-        [Which::Contract, Which::Memkv, Which::Redis, Which::S3, Which::LocalFs, Which::Segments];
+    pub const ALL: [Which; 7] =
+        [Which::Contract, Which::Memkv, Which::Redis, Which::S3, Which::Mooncake, Which::LocalFs, Which::Segments];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -95,6 +113,7 @@ impl Which {
             Which::Memkv => "memkv",
             Which::Redis => "redis",
             Which::S3 => "s3",
+            Which::Mooncake => "mooncake",
             Which::LocalFs => "local-fs",
             Which::Segments => "segments",
         }
@@ -104,7 +123,7 @@ impl Which {
         Which::ALL.into_iter().find(|which| which.name() == name)
     }
 
-    /// That of a seed.
+    /// That of a seed. Mooncake is asked for by name alone: `docs/proof-mooncake.md` says why.
     pub fn of(seed: u64) -> Self {
         match Dice::of(seed, &[6]).below(10) {
             0 => Which::Memkv,
@@ -124,6 +143,7 @@ impl Backend {
             Backend::Memkv { .. } => Which::Memkv.name(),
             Backend::Redis(_) => Which::Redis.name(),
             Backend::S3(_) => Which::S3.name(),
+            Backend::Mooncake(_) => Which::Mooncake.name(),
             Backend::LocalFs { .. } => Which::LocalFs.name(),
             Backend::Segments { .. } => Which::Segments.name(),
         }
@@ -144,6 +164,10 @@ impl Backend {
                 format!("options = {{ max_bytes = \"{most}\", segment_bytes = \"{segment_bytes}\" }}\n")
             }
             Backend::Redis(Redis { ttl_s: Some(ttl_s), .. }) => format!("options = {{ ttl_s = \"{ttl_s}\" }}\n"),
+            Backend::Mooncake(Mooncake { replicas, soft_pin, .. }) => {
+                let soft_pin = if soft_pin { "on" } else { "off" };
+                format!("options = {{ replicas = \"{replicas}\", soft_pin = \"{soft_pin}\" }}\n")
+            }
             Backend::Contract | Backend::Memkv { .. } | Backend::Redis(_) | Backend::S3(_) => String::new(),
         }
     }
@@ -323,6 +347,37 @@ impl Shape {
             settles,
             tells: true,
             batch_items: 64,
+            patience: self.deadline / dice.within(1, 4),
+            ..self
+        }
+    }
+
+    /// The same over mooncake. In the smallest memory a few values have room.
+    pub fn over_mooncake(self, dice: &mut Dice) -> Self {
+        let memory = match self.lengths.big {
+            true => [1 << 20, 2 << 20, 8 << 20][dice.index(3)],
+            false => [1500, 4 << 10, 64 << 10][dice.index(3)],
+        };
+        let nodes = [1, 1, 2, 3][dice.index(4)];
+        let mooncake = Mooncake {
+            nodes,
+            memory,
+            lease: [20, 100, 500, 5000][dice.index(4)] * MILLISECOND,
+            forgets: dice.within(300, 4000) * MILLISECOND,
+            replicas: if dice.met(600) { 1 } else { dice.within(1, 1 + nodes as u64) },
+            soft_pin: dice.met(300),
+        };
+        Shape {
+            backend: Backend::Mooncake(mooncake),
+            durable: false,
+            cheap_repeat: false,
+            write_through: false,
+            holds_data: false,
+            wants_fresh: true,
+            evicts: true,
+            settles: true,
+            tells: true,
+            batch_items: 128,
             patience: self.deadline / dice.within(1, 4),
             ..self
         }

@@ -195,6 +195,7 @@ fn befall(sim: &Arc<Sim>, event: &Event, number: u32) {
         }
         Event::NoThreads(long) => world.no_threads_until = now + long,
         Event::Retire => world.retire(now),
+        Event::NodeLost(..) => {}
     }
 }
 
@@ -236,6 +237,7 @@ fn scheme(plan: &Plan) -> &'static str {
         Backend::Redis(_) => "redis",
         Backend::S3(S3 { tls: true, .. }) => "s3",
         Backend::S3(_) => "s3+http",
+        Backend::Mooncake(_) => "mooncake",
         Backend::LocalFs { .. } => "local-fs",
         Backend::Segments { .. } => "segments",
     }

@@ -82,6 +82,24 @@ fn a_shipped_backend_over_a_simulated_s3_breaks_no_rule_and_replays() {
 }
 
 #[test]
+fn a_shipped_backend_over_a_simulated_mooncake_breaks_no_rule_and_replays() {
+    let (output, report) = run(None, &["--backend", "mooncake", "--histories", "300", "--jobs", "1"]);
+    assert!(output.status.success() && report["violation"].is_null(), "{report:#}");
+    assert_eq!(report["backends"], serde_json::json!({"mooncake": 300}));
+    assert!(report["operations"].as_u64().unwrap() > 20_000, "{}", report["operations"]);
+    for fault in
+        ["refused", "late", "unanswered", "flipped", "stopped", "trap", "node lost", "failover", "rot", "evicted"]
+    {
+        assert!(met(&report, fault) > 0, "{fault} is not met: {}", report["pairs"]);
+    }
+    let (_, again) = run(None, &["--backend", "mooncake", "--histories", "300", "--jobs", "3"]);
+    assert_eq!((&report["digest"], &report["pairs"]), (&again["digest"], &again["pairs"]));
+    // Of chunks nothing is promised of what comes late: a store that has it come is found.
+    let (_, report) = run(Some("store: a mooncake store changes chunks late"), &["--backend", "mooncake"]);
+    assert!(!report["violation"].is_null(), "{report:#}");
+}
+
+#[test]
 fn a_shipped_backend_over_files_breaks_no_rule_and_replays() {
     over_files("local-fs");
 }
@@ -136,7 +154,7 @@ fn wrong_arguments_are_told() {
         (&["--seed"][..], "needs a value"),
         (&["--seed", "x"], "no number"),
         (&["--what"], "no argument"),
-        (&["--backend", "x"], "none of contract, memkv, redis, s3, local-fs, segments"),
+        (&["--backend", "x"], "none of contract, memkv, redis, s3, mooncake, local-fs, segments"),
     ] {
         let output = Command::new(PROGRAM).args(arguments).output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr).into_owned();

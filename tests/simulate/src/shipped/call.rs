@@ -16,7 +16,7 @@ use kv_store_sdk::native::{Host, Stream};
 use kv_store_sdk::{Error, Result};
 
 use super::files::OpenStore;
-use super::net::{Near, Wire};
+use super::net::{self, Near, Wire};
 use super::{Instances, files, memkv, redis, s3, server};
 use crate::calls::Fate;
 use crate::chance::Dice;
@@ -46,8 +46,24 @@ const FATES_OVER_HTTP: &[Fate] = &[
     Fate::Flipped,
 ];
 
+/// And one to a master and nodes.
+const FATES_OVER_MOONCAKE: &[Fate] = &[
+    Fate::Slow,
+    Fate::Busy,
+    Fate::Lost,
+    Fate::Unanswered,
+    Fate::Late,
+    Fate::Trap,
+    Fate::Hangs,
+    Fate::Refused,
+    Fate::Flipped,
+];
+
 /// A call that takes longer was waiting for something.
 pub const LONG: Moment = 20 * MILLISECOND;
+
+/// What a master and nodes are asked one after the other in one call takes so long, where nothing goes wrong.
+const ROUND_TRIPS: Moment = 100 * MILLISECOND;
 
 /// A call that is under way.
 pub struct Call {
@@ -84,9 +100,11 @@ impl Call {
         // What befalls a backend over files befalls its system calls.
         let over_files = sim.files.is_some();
         let over_http = matches!(sim.plan.shape.backend, Backend::S3(_));
+        let over_mooncake = matches!(sim.plan.shape.backend, Backend::Mooncake(_));
         let (trouble, fates) = match over_files {
             true => (world.shape.trouble / 8, &[Fate::Trap][..]),
-            false => (world.shape.trouble, if over_http { FATES_OVER_HTTP } else { FATES }),
+            false if over_http => (world.shape.trouble, FATES_OVER_HTTP),
+            false => (world.shape.trouble, if over_mooncake { FATES_OVER_MOONCAKE } else { FATES }),
         };
         let met = dice.met(trouble);
         let mut fate = *dice.pick(fates).unwrap_or(&Fate::Well);
@@ -96,7 +114,7 @@ impl Call {
         let has_values = matches!(request, Request::Get(_) | Request::GetManifest(_) | Request::Put { .. });
         // RESP and HTTP have no checksum: of what is no value nothing is promised. TLS lets no flip through.
         let values_flip = match sim.plan.shape.backend {
-            Backend::Redis(_) => has_values,
+            Backend::Redis(_) | Backend::Mooncake(_) => has_values,
             Backend::S3(S3 { tls, .. }) => has_values && !tls,
             _ => true,
         };
@@ -121,7 +139,14 @@ impl Call {
         });
         files::called(&sim, origin, &request);
         server::called(&sim, call, request, calm);
-        let (steps, sends) = (1 + dice.below(12), dice.below(if over_http { 4 } else { 2 }));
+        let sends_at_most = if over_mooncake {
+            8
+        } else if over_http {
+            4
+        } else {
+            2
+        };
+        let (steps, sends) = (1 + dice.below(if over_mooncake { 24 } else { 12 }), dice.below(sends_at_most));
         let strikes = if over_http { [1, 1, 1, 2, 8][dice.index(5)] } else { 1 };
         let (sim, until, dice) = (sim.clone(), until.clone(), RefCell::new(dice));
         let (steps, sends, strikes, struck) =
@@ -184,7 +209,9 @@ impl Call {
         let unreachable = self.sim.world().unreachable_until(self.origin.process, self.begun);
         let now = self.sim.threads.moment();
         let held_up = self.sim.world().held_up(self.origin.process, self.begun, now) > 0;
-        if unreachable.is_some() || held_up || server::stood_still(&self.sim) > self.begun {
+        let has_few =
+            matches!(self.sim.plan.shape.backend, Backend::Mooncake(_)) && self.end() < self.begun + ROUND_TRIPS;
+        if unreachable.is_some() || held_up || server::stood_still(&self.sim) > self.begun || has_few {
             self.is_disturbed();
         }
     }
@@ -218,7 +245,7 @@ impl Call {
             let near = self.of.take_parked(session)?;
             if near.wire.is_silent(self.sim.threads.moment()) {
                 near.wire.resume();
-                near.call.replace(self.own.clone());
+                near.begins(self.own.clone());
                 return Some(near);
             }
         }
@@ -246,12 +273,13 @@ impl Call {
     /// A connection to the server, unless that refuses it.
     pub fn opened(&self, authority: &str) -> Result<Near> {
         let refuses = self.fate == Fate::Busy && self.is_struck();
-        if (refuses || server::is_down(&self.sim)) && !self.calm {
+        let gone = server::is_gone(&self.sim, authority);
+        if gone || ((refuses || server::is_down(&self.sim, authority)) && !self.calm) {
             self.is_disturbed();
             self.until.met(authority, false);
             return Err(Error::unavailable("the server refuses the connection"));
         }
-        let wire: Arc<Wire> = server::serve(&self.sim, self.origin.process);
+        let wire: Arc<Wire> = server::serve(&self.sim, self.origin.process, authority);
         Ok(Near::new(self.sim.clone(), wire, self.own.clone()))
     }
 
@@ -262,6 +290,11 @@ impl Call {
     }
 }
 
+/// Which connections are those of a server and a session.
+fn kept_for(authority: &str, session: &str) -> String {
+    format!("{authority} {session}")
+}
+
 impl Host for Call {
     fn item(&self, item: u32) -> Option<Rc<[u8]>> {
         self.items.get(item as usize).cloned()
@@ -269,7 +302,7 @@ impl Host for Call {
 
     fn connect(&self, authority: &str, session: Option<&str>) -> Result<(Box<dyn Stream>, bool)> {
         self.step()?;
-        if let Some(near) = session.and_then(|session| self.kept(session)) {
+        if let Some(near) = session.and_then(|session| self.kept(&kept_for(authority, session))) {
             return Ok((Box::new(near), true));
         }
         self.reach()?;
@@ -280,10 +313,16 @@ impl Host for Call {
         self.requests(&requests)
     }
 
-    fn park(&self, _: &str, session: Option<&str>, stream: Box<dyn Stream>) {
+    fn park(&self, authority: &str, session: Option<&str>, stream: Box<dyn Stream>) {
         if let Some(session) = session {
-            self.of.park(session, stream);
+            self.of.park(&kept_for(authority, session), stream);
         }
+    }
+
+    fn ready(&self, streams: &[&dyn Stream], patience: Option<u64>) -> Result<Vec<usize>> {
+        let streams = streams.iter().map(|stream| *stream as &dyn Any);
+        let lines: Option<Vec<&Near>> = streams.map(|stream| stream.downcast_ref()).collect();
+        net::ready(self, &lines.ok_or_else(|| Error::other("a stream of another host"))?, patience)
     }
 
     fn directory(&self, grant: &str) -> Result<Rc<dyn Granted>> {

@@ -10,6 +10,7 @@ mod exchange;
 pub mod files;
 mod maintenance;
 mod memkv;
+pub mod mooncake;
 mod net;
 pub mod redis;
 pub mod s3;
@@ -230,6 +231,7 @@ impl Instances {
             plan::Backend::Segments { .. } => ::segments::open,
             plan::Backend::Redis(_) => ::redis::open,
             plan::Backend::S3(_) => ::s3::open,
+            plan::Backend::Mooncake(_) => ::mooncake::open,
             _ => ::memkv::open,
         };
         self.run(&call, || open(&self.uri, self.options.clone()))

@@ -26,6 +26,8 @@ use crate::world::Origin;
 /// A connection. Dropped by both ends it is gone.
 pub struct Wire {
     pub process: usize,
+    /// Whom it leads to.
+    pub authority: String,
     /// What flips is a bit of a value, and the server flips it. Else one of what is written next.
     flips_values: bool,
     state: Mutex<State>,
@@ -120,12 +122,18 @@ impl Pipe {
 }
 
 impl Wire {
-    pub fn new(sim: &Sim, process: usize, number: u64) -> Arc<Self> {
+    pub fn new(sim: &Sim, process: usize, authority: &str, number: u64) -> Arc<Self> {
         let dice = Dice::of(sim.plan.seed, &[7, number]);
         let state = State { up: Pipe::default(), down: Pipe::default(), dice };
         let clock = Clock::of(sim.threads.clone());
-        let flips_values = matches!(sim.plan.shape.backend, Backend::Redis(_) | Backend::S3(_));
-        Arc::new(Wire { process, flips_values, state: Mutex::new(state), changed: Condition::new(&clock) })
+        let flips_values = matches!(sim.plan.shape.backend, Backend::Redis(_) | Backend::S3(_) | Backend::Mooncake(_));
+        Arc::new(Wire {
+            process,
+            authority: authority.to_owned(),
+            flips_values,
+            state: Mutex::new(state),
+            changed: Condition::new(&clock),
+        })
     }
 
     /// Both ends are told that it is gone.
@@ -175,6 +183,14 @@ impl Wire {
         let state = self.state.lock();
         let over = |at: Option<Moment>| at.is_some_and(|at| at <= now);
         state.down.pieces.is_empty() && !over(state.down.end) && !over(state.down.reset)
+    }
+
+    /// Whether a reader of what comes down finds something, or an end.
+    fn has_come(&self, now: Moment, held: Moment) -> bool {
+        let Pipe { pieces, end, reset, .. } = &self.state.lock().down;
+        let over = |at: &Option<Moment>| at.is_some_and(|at| at <= now);
+        let piece = pieces.front().map(|piece| if piece.calm { piece.at } else { piece.at.max(held) });
+        piece.map_or(over(end), |at| at <= now) || over(reset)
     }
 
     /// Wait for what comes, until a moment. `held`: until when nothing gets through.
@@ -228,11 +244,13 @@ pub struct Near {
     pub call: RefCell<Own<Call>>,
     /// The server has closed it.
     closed: Cell<bool>,
+    /// For how long it is waited for in vain, where that is not for the operator's time.
+    patience: Cell<Option<Moment>>,
 }
 
 impl Near {
     pub fn new(sim: Arc<Sim>, wire: Arc<Wire>, call: Own<Call>) -> Self {
-        Near { sim, wire, call: RefCell::new(call), closed: Cell::new(false) }
+        Near { sim, wire, call: RefCell::new(call), closed: Cell::new(false), patience: Cell::new(None) }
     }
 
     pub fn is_closed(&self) -> bool {
@@ -304,13 +322,48 @@ impl Stream for Near {
     }
 
     fn receive(&self, limit: usize) -> Result<Vec<u8>> {
-        self.receive_since(limit, self.sim.threads.moment(), self.sim.plan.shape.patience)
+        let patience = self.patience.get().unwrap_or(self.sim.plan.shape.patience);
+        self.receive_since(limit, self.sim.threads.moment(), patience)
     }
 
-    fn set_patience(&self, _: u64) {}
+    fn set_patience(&self, patience: u64) {
+        self.patience.set(Some(patience));
+    }
+}
+
+/// Wait until some of these connections have something to read, and say which.
+pub fn ready(call: &Call, lines: &[&Near], patience: Option<Moment>) -> Result<Vec<usize>> {
+    let sim = &call.sim;
+    let (begun, patience) = (sim.threads.moment(), patience.unwrap_or(sim.plan.shape.patience));
+    loop {
+        call.step()?;
+        let now = sim.threads.moment();
+        let held = |near: &Near| sim.world().partitioned.get(&near.wire.process).copied().unwrap_or(0).max(now);
+        let come: Vec<usize> =
+            (0..).zip(lines).filter(|(_, near)| near.wire.has_come(now, held(near))).map(|(at, _)| at).collect();
+        if !come.is_empty() {
+            return Ok(come);
+        }
+        let end = call.end().min(begun + patience);
+        if now >= end {
+            call.is_disturbed();
+            lines.iter().for_each(|near| call.until.met(&near.wire.authority, false));
+            call.until.note_timeout(Duration::from_nanos(patience));
+            return Err(Error::unavailable("no server answered in time (patience_ms)"));
+        }
+        // It is told a little after it has come, as by a kernel.
+        let long = ((now - begun) / 16).clamp(20 * MICROSECOND, 2 * MILLISECOND);
+        sim.threads.pause(long.min(end - now));
+    }
 }
 
 impl Near {
+    /// What was set for one call does not hold for the next.
+    pub fn begins(&self, call: Own<Call>) {
+        self.patience.set(None);
+        self.call.replace(call);
+    }
+
     /// The same, where nothing has come since a moment.
     pub fn receive_since(&self, limit: usize, since: Moment, patience: Moment) -> Result<Vec<u8>> {
         let call = self.call()?;
@@ -322,7 +375,7 @@ impl Near {
         match came {
             Came::Bytes(bytes, _) => {
                 call.until.moved(bytes.len() as u64);
-                call.until.met(server::AUTHORITY, true);
+                call.until.met(&self.wire.authority, true);
                 Ok(bytes)
             }
             Came::End => {
@@ -332,7 +385,7 @@ impl Near {
             Came::Reset => {
                 self.closed.set(true);
                 call.is_disturbed();
-                call.until.met(server::AUTHORITY, false);
+                call.until.met(&self.wire.authority, false);
                 Err(Error::unavailable("the connection was reset"))
             }
             Came::Nothing if call.end() <= self.sim.threads.moment() => {
@@ -341,7 +394,7 @@ impl Near {
             }
             Came::Nothing => {
                 call.is_disturbed();
-                call.until.met(server::AUTHORITY, false);
+                call.until.met(&self.wire.authority, false);
                 call.until.note_timeout(Duration::from_nanos(patience));
                 Err(Error::unavailable("the server did not answer in time (patience_ms)"))
             }

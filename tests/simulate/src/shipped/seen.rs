@@ -16,7 +16,8 @@ impl World {
         let former = self.slots.get(place).into_iter().flat_map(|slot| &slot.past);
         let former = former.filter_map(|(_, entry)| entry.as_ref()).find(|entry| Arc::ptr_eq(&entry.bytes, bytes));
         let mut entry = former.cloned().unwrap_or_else(|| self.entry(place, bytes, now));
-        if by.is_some_and(|(request, _)| !request.stores(place, bytes)) {
+        let is_nothing = by.is_none() && entry.version.is_none();
+        if is_nothing || by.is_some_and(|(request, _)| !request.stores(place, bytes)) {
             (entry.sound, entry.version) = (false, None);
             self.slots.entry(place.clone()).or_default().rotted = Some(now);
         }
@@ -83,6 +84,16 @@ impl World {
 }
 
 impl Request {
+    /// What it is about.
+    pub fn places(&self) -> Vec<Stored> {
+        match self {
+            Request::Exists(places) | Request::Get(places) | Request::Delete(places) => places.clone(),
+            Request::Put { chunks, .. } => chunks.iter().map(|(place, _)| place.clone()).collect(),
+            Request::Commit { manifest, .. } => manifest.iter().map(|(place, _)| place.clone()).collect(),
+            Request::GetManifest(place) | Request::DeleteManifest(place) => vec![place.clone()],
+        }
+    }
+
     /// Whether it stores these bytes, as they are: a manifest has its generation behind them.
     fn stores(&self, place: &Stored, bytes: &[u8]) -> bool {
         match self {

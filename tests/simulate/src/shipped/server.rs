@@ -10,7 +10,7 @@ use kv_platform::sync::Mutex;
 use memkv_server::os::Peer;
 
 use super::net::{Far, Wire};
-use super::{memkv, redis, s3};
+use super::{memkv, mooncake, redis, s3};
 use crate::calls::Fate;
 use crate::chance::Dice;
 use crate::names::Stored;
@@ -42,6 +42,21 @@ pub trait Serves: Send + Sync {
 
     /// Somebody else removes what lies under a place.
     fn remove(&self, place: usize);
+
+    /// Whether a connection to this authority ends when it is restarted, and none is taken there for a while.
+    fn restarts_at(&self, _: &str) -> bool {
+        true
+    }
+
+    /// Whether nobody listens there.
+    fn is_gone(&self, _: &str) -> bool {
+        false
+    }
+
+    /// A node of it dies, and comes back after so long. Whom its connections led to.
+    fn lose_node(self: Arc<Self>, _: &Arc<Sim>, _: usize, _: Moment, _: &mut Dice) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Whether what lies there changes by itself.
     fn may_rot(&self) -> bool {
@@ -85,7 +100,10 @@ struct State {
 impl Running {
     /// For the places of a history. None: its backend has no server.
     pub fn of<'a>(plan: &Plan, places: impl Iterator<Item = &'a Stored>) -> Option<Self> {
-        if !matches!(plan.shape.backend, Backend::Memkv { .. } | Backend::Redis(_) | Backend::S3(_)) {
+        if !matches!(
+            plan.shape.backend,
+            Backend::Memkv { .. } | Backend::Redis(_) | Backend::S3(_) | Backend::Mooncake(_)
+        ) {
             return None;
         }
         let mut places: Vec<Stored> = places.cloned().collect();
@@ -110,9 +128,14 @@ impl Running {
     fn restarts(&self, now: Moment, dice: &mut Dice) {
         let mut state = self.state.lock();
         state.down_until = now + dice.below(500 * MILLISECOND);
-        let wires: Vec<Arc<Wire>> = state.wires.drain(..).filter_map(|wire| wire.upgrade()).collect();
+        let (wires, server) = (state.wires.iter().filter_map(Weak::upgrade).collect::<Vec<_>>(), state.server.clone());
         drop(state);
-        wires.iter().for_each(|wire| wire.cut(now));
+        let restarts = |wire: &&Arc<Wire>| server.as_ref().is_none_or(|server| server.restarts_at(&wire.authority));
+        wires.iter().filter(restarts).for_each(|wire| wire.cut(now));
+    }
+
+    fn server(&self) -> Option<Arc<dyn Serves>> {
+        self.state.lock().server.clone()
     }
 
     /// Whether the running thread is one of a server's.
@@ -180,6 +203,7 @@ pub fn start(sim: &Arc<Sim>) {
         Backend::Memkv { memory } => memkv::start(sim, memory, &running.places, dice),
         Backend::Redis(setup) => redis::start(sim, setup, &running.places, dice),
         Backend::S3(setup) => s3::start(sim, setup, &running.places, dice),
+        Backend::Mooncake(setup) => mooncake::start(sim, setup, &running.places, dice),
     };
     running.state.lock().server = Some(server);
 }
@@ -217,8 +241,16 @@ pub fn request(sim: &Sim, call: u64) -> Option<Request> {
     sim.server.as_ref().and_then(|running| running.state.lock().requests.get(&call).map(|(request, _)| request.clone()))
 }
 
-pub fn is_down(sim: &Sim) -> bool {
-    sim.server.as_ref().is_some_and(|running| running.state.lock().down_until > sim.threads.moment())
+pub fn is_down(sim: &Sim, authority: &str) -> bool {
+    let Some(running) = &sim.server else { return false };
+    let down_until = running.state.lock().down_until;
+    down_until > sim.threads.moment() && running.server().is_none_or(|server| server.restarts_at(authority))
+}
+
+/// Whether nobody listens there any more.
+pub fn is_gone(sim: &Sim, authority: &str) -> bool {
+    let server = sim.server.as_ref().and_then(Running::server);
+    server.is_some_and(|server| server.is_gone(authority))
 }
 
 /// Until when a thread of the server stood still, or will.
@@ -256,12 +288,12 @@ pub fn converse(
 }
 
 /// Connect a process to the server, which has a thread for it.
-pub fn serve(sim: &Arc<Sim>, process: usize) -> Arc<Wire> {
+pub fn serve(sim: &Arc<Sim>, process: usize, authority: &str) -> Arc<Wire> {
     let running = sim.server.as_ref().expect("only a backend with a server connects");
     let mut state = running.state.lock();
     state.numbered += 1;
     let number = state.numbered;
-    let wire = Wire::new(sim, process, number);
+    let wire = Wire::new(sim, process, authority, number);
     state.wires.retain(|wire| wire.strong_count() > 0);
     state.wires.push(Arc::downgrade(&wire));
     let server = state.server.clone().expect("it runs as long as its history");
@@ -333,6 +365,13 @@ pub fn changed_by_itself(sim: &Sim) {
     }
 }
 
+/// Bytes that lie under a place have changed by themselves.
+pub fn rots(sim: &Sim, place: usize, now: Moment) {
+    if let Some(place) = sim.server.as_ref().and_then(|running| running.places.get(place)) {
+        sim.world().has_rotted(place, now);
+    }
+}
+
 /// Note for the rules what the server has now, of which each difference is by this request, or by nobody.
 fn look(sim: &Sim, running: &Running, by: Option<(&Request, Origin)>) {
     let mut state = running.state.lock();
@@ -391,6 +430,11 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
             running.state.lock().server = Some(server.successor(sim, *back, dice));
             running.restarts(now, dice);
             sim.world().failovers.push(now);
+        }
+        Event::NodeLost(number, long) => {
+            let lost = server.lose_node(sim, *number, *long, dice);
+            let wires: Vec<Arc<Wire>> = running.state.lock().wires.iter().filter_map(Weak::upgrade).collect();
+            wires.iter().filter(|wire| lost.contains(&wire.authority)).for_each(|wire| wire.cut(now));
         }
         // What a durable server has acknowledged is there afterwards.
         Event::PowerLoss => {
