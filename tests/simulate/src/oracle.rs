@@ -174,6 +174,14 @@ impl Oracle {
         }
     }
 
+    /// A version of a manifest comes to be seen, by no change of its own: it was carried out beside a greater one, which is gone now.
+    pub fn appears(&mut self, key: Key, version: Version) {
+        if key.kind == Kind::Manifest && !self.order.contains_key(&(key, version)) {
+            self.numbered += 1;
+            self.order.insert((key, version), self.numbered);
+        }
+    }
+
     /// A change that was refused, or that an acknowledged one of its process came after, is carried out now.
     fn carried_out(&mut self, key: Key, by: Origin, now: Moment) {
         let Some(changes) = self.changes.get(&key) else { return };

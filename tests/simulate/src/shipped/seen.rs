@@ -16,6 +16,8 @@ impl World {
         let former = self.slots.get(place).into_iter().flat_map(|slot| &slot.past);
         let former = former.filter_map(|(_, entry)| entry.as_ref()).find(|entry| Arc::ptr_eq(&entry.bytes, bytes));
         let mut entry = former.cloned().unwrap_or_else(|| self.entry(place, bytes, now));
+        // What is removed may have lain before another version.
+        let by = by.filter(|(request, _)| entry.version.is_none() || !request.removes(place));
         let is_nothing = by.is_none() && entry.version.is_none();
         if is_nothing || by.is_some_and(|(request, _)| !request.stores(place, bytes)) {
             (entry.sound, entry.version) = (false, None);
@@ -26,6 +28,9 @@ impl World {
             if matches!(request, Request::Put { replace: true, .. }) {
                 self.oracle.mended(origin.process, key);
             }
+        }
+        if let (None, Some(key), Some(version)) = (by, self.keys.get(place), entry.version) {
+            self.oracle.appears(*key, version);
         }
         // What a server is that keeps all that it has acknowledged.
         let durable = self.shape.durable.then(|| entry.clone());
