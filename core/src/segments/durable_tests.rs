@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::ScopedJoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{self, FlockOperation, Mode};
 use rustix::io::Errno;
@@ -300,10 +300,10 @@ fn nobody_waits_beyond_the_call_for_a_thread_that_takes_a_segment() {
             move || store.put(&[(key(b"a"), &[b"x"])], false, &long)
         });
         std::thread::sleep(Duration::from_millis(50));
-        let (begun, short) = (Instant::now(), Until::new(&Limits { deadline_ms: 50, ..Limits::default() }));
+        let short = Until::new(&Limits { deadline_ms: 50, ..Limits::default() });
         let late = store.put(&[(key(b"b"), &[b"x"])], false, &short);
         assert!(late.map_or(true, |outcomes| outcomes.iter().all(Result::is_err)));
-        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        assert!(!waits.is_finished(), "it waited as long as the other call");
         fs::flock(&root, FlockOperation::Unlock).unwrap();
         assert!(matches!(waits.join().unwrap().unwrap()[..], [Ok(ValuePut::New)]));
     });
