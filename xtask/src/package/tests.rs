@@ -53,8 +53,8 @@ fn symbols(tree: &Path) -> Result<()> {
 }
 
 /// Bytes that a library may have: the one with the compiler inside, and the one that every program of a server loads. The former is meant to have
-/// 20 MB; descriptors, of stores and then of rows and blocks, took it over that.
-const MOST_BYTES: [(&str, u64); 2] = [(SONAME, 20_250_000), (LLAMA_LIBRARY, 2_000_000)];
+/// 20 MB; descriptors, of stores and then of rows and blocks, took it over that, and what segments remember of syncs that failed.
+const MOST_BYTES: [(&str, u64); 2] = [(SONAME, 20_350_000), (LLAMA_LIBRARY, 2_000_000)];
 
 fn weights(tree: &Path) -> Result<()> {
     for (name, most) in MOST_BYTES {
