@@ -34,6 +34,13 @@ fn inode(folder: &Path, name: &str) -> u64 {
     std::fs::metadata(folder.join(name)).unwrap().ino()
 }
 
+/// Opens the store of a folder again and again, in one process.
+fn opener(folder: &tempfile::TempDir) -> impl Fn() -> Arc<SegmentStore> {
+    let process = SegmentStores::new(Spawn::of(|_, _| false), Clock::default(), Random::default());
+    let directory = Directory::open(folder.path(), &Arc::default()).unwrap();
+    move || process.open(&directory, &SETTINGS, &Limits::default(), &until()).unwrap()
+}
+
 type Committed = Result<Vec<Key<'static>>, Error>;
 
 fn commit(store: &SegmentStore, bytes: &'static [u8]) -> Committed {
@@ -103,9 +110,7 @@ fn what_is_put_anew_during_a_commit_is_synced_too() {
 #[test]
 fn a_failed_sync_of_which_the_log_could_not_be_told_is_remembered() {
     let folder = tempfile::tempdir().unwrap();
-    let process = SegmentStores::new(Spawn::of(|_, _| false), Clock::default(), Random::default());
-    let directory = Directory::open(folder.path(), &Arc::default()).unwrap();
-    let open = || process.open(&directory, &SETTINGS, &Limits::default(), &until()).unwrap();
+    let open = opener(&folder);
     for opens_again in [false, true] {
         let mut store = open();
         put(&store, b"a", b"x", false);
@@ -135,9 +140,7 @@ fn a_failed_sync_of_which_the_log_could_not_be_told_is_remembered() {
 #[test]
 fn a_log_that_could_not_be_synced_is_not_believed_the_next_time() {
     let folder = tempfile::tempdir().unwrap();
-    let process = SegmentStores::new(Spawn::of(|_, _| false), Clock::default(), Random::default());
-    let directory = Directory::open(folder.path(), &Arc::default()).unwrap();
-    let open = || process.open(&directory, &SETTINGS, &Limits::default(), &until()).unwrap();
+    let open = opener(&folder);
     for opens_again in [false, true] {
         let mut store = open();
         put(&store, b"a", b"x", true);

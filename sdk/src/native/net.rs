@@ -155,11 +155,14 @@ pub fn send_all(messages: &[Message]) -> Vec<Result<()>> {
 }
 
 pub fn ready(connections: &[&Connection], patience: Option<u64>) -> Result<Vec<u32>> {
+    if connections.is_empty() {
+        return Err(Error::invalid("no connection to wait for"));
+    }
     let has_come = |connection: &Connection| !connection.came.borrow().is_empty() || connection.finished.get();
     let come = (0..).zip(connections).filter(|(_, connection)| has_come(connection)).map(|(at, _)| at);
     let come: Vec<u32> = come.collect();
-    if connections.is_empty() || !come.is_empty() {
-        return if connections.is_empty() { Err(Error::invalid("no connection to wait for")) } else { Ok(come) };
+    if !come.is_empty() {
+        return Ok(come);
     }
     let streams: Vec<&dyn Stream> = connections.iter().map(|connection| &*connection.stream).collect();
     let ready = host(|host| host.ready(&streams, patience))?;

@@ -21,6 +21,24 @@ fn met(report: &Value, fault: &str) -> u64 {
     pairs.filter_map(|pair| pair["count"].as_u64()).sum()
 }
 
+/// Histories over a shipped backend break no rule, and are the same whatever runs beside them.
+fn holds_and_replays(backend: &str) -> Value {
+    let (output, report) = run(None, &["--backend", backend, "--histories", "300", "--jobs", "1"]);
+    assert!(output.status.success() && report["violation"].is_null(), "{report:#}");
+    assert_eq!(report["backends"], serde_json::json!({backend: 300}));
+    assert!(report["operations"].as_u64().unwrap() > 20_000, "{}", report["operations"]);
+    let (_, again) = run(None, &["--backend", backend, "--histories", "300", "--jobs", "3"]);
+    assert_eq!((&report["digest"], &report["pairs"]), (&again["digest"], &again["pairs"]));
+    report
+}
+
+/// Each of these faults was met.
+fn meets(report: &Value, faults: &[&str]) {
+    for fault in faults {
+        assert!(met(report, fault) > 0, "{fault} is not met: {}", report["pairs"]);
+    }
+}
+
 #[test]
 fn histories_break_no_rule_and_replay_whatever_runs_beside_them() {
     let (output, report) = run(None, &["--histories", "2000", "--jobs", "1"]);
@@ -36,12 +54,7 @@ fn histories_break_no_rule_and_replay_whatever_runs_beside_them() {
 
 #[test]
 fn a_shipped_backend_and_its_server_break_no_rule_and_replay() {
-    let (output, report) = run(None, &["--backend", "memkv", "--histories", "300", "--jobs", "1"]);
-    assert!(output.status.success() && report["violation"].is_null(), "{report:#}");
-    assert_eq!(report["backends"], serde_json::json!({"memkv": 300}));
-    assert!(report["operations"].as_u64().unwrap() > 20_000, "{}", report["operations"]);
-    let (_, again) = run(None, &["--backend", "memkv", "--histories", "300", "--jobs", "3"]);
-    assert_eq!((&report["digest"], &report["pairs"]), (&again["digest"], &again["pairs"]));
+    holds_and_replays("memkv");
     // Nobody names a backend: most seeds are over the storage system that keeps the contract.
     let (_, report) = run(None, &["--histories", "300"]);
     let over = |backend: &str| report["backends"][backend].as_u64().unwrap();
@@ -52,12 +65,7 @@ fn a_shipped_backend_and_its_server_break_no_rule_and_replay() {
 
 #[test]
 fn a_shipped_backend_over_a_simulated_redis_breaks_no_rule_and_replays() {
-    let (output, report) = run(None, &["--backend", "redis", "--histories", "300", "--jobs", "1"]);
-    assert!(output.status.success() && report["violation"].is_null(), "{report:#}");
-    assert_eq!(report["backends"], serde_json::json!({"redis": 300}));
-    assert!(report["operations"].as_u64().unwrap() > 20_000, "{}", report["operations"]);
-    let (_, again) = run(None, &["--backend", "redis", "--histories", "300", "--jobs", "3"]);
-    assert_eq!((&report["digest"], &report["pairs"]), (&again["digest"], &again["pairs"]));
+    holds_and_replays("redis");
     // A server that carries out what is late is found.
     let (_, report) = run(Some("store: a script of redis sets what comes late"), &["--backend", "redis"]);
     assert!(!report["violation"].is_null(), "{report:#}");
@@ -65,17 +73,11 @@ fn a_shipped_backend_over_a_simulated_redis_breaks_no_rule_and_replays() {
 
 #[test]
 fn a_shipped_backend_over_a_simulated_s3_breaks_no_rule_and_replays() {
-    let (output, report) = run(None, &["--backend", "s3", "--histories", "300", "--jobs", "1"]);
-    assert!(output.status.success() && report["violation"].is_null(), "{report:#}");
-    assert_eq!(report["backends"], serde_json::json!({"s3": 300}));
-    assert!(report["operations"].as_u64().unwrap() > 20_000, "{}", report["operations"]);
-    for fault in
-        ["refused", "twice", "late", "unanswered", "flipped", "stopped", "trap", "power loss", "rot", "evicted"]
-    {
-        assert!(met(&report, fault) > 0, "{fault} is not met: {}", report["pairs"]);
-    }
-    let (_, again) = run(None, &["--backend", "s3", "--histories", "300", "--jobs", "3"]);
-    assert_eq!((&report["digest"], &report["pairs"]), (&again["digest"], &again["pairs"]));
+    let report = holds_and_replays("s3");
+    meets(
+        &report,
+        &["refused", "twice", "late", "unanswered", "flipped", "stopped", "trap", "power loss", "rot", "evicted"],
+    );
     // Of chunks nothing is promised of what comes late: a server that has it come is found.
     let (_, report) = run(Some("store: an s3 server puts chunks that come late"), &["--backend", "s3"]);
     assert!(!report["violation"].is_null(), "{report:#}");
@@ -83,17 +85,11 @@ fn a_shipped_backend_over_a_simulated_s3_breaks_no_rule_and_replays() {
 
 #[test]
 fn a_shipped_backend_over_a_simulated_mooncake_breaks_no_rule_and_replays() {
-    let (output, report) = run(None, &["--backend", "mooncake", "--histories", "300", "--jobs", "1"]);
-    assert!(output.status.success() && report["violation"].is_null(), "{report:#}");
-    assert_eq!(report["backends"], serde_json::json!({"mooncake": 300}));
-    assert!(report["operations"].as_u64().unwrap() > 20_000, "{}", report["operations"]);
-    for fault in
-        ["refused", "late", "unanswered", "flipped", "stopped", "trap", "node lost", "failover", "rot", "evicted"]
-    {
-        assert!(met(&report, fault) > 0, "{fault} is not met: {}", report["pairs"]);
-    }
-    let (_, again) = run(None, &["--backend", "mooncake", "--histories", "300", "--jobs", "3"]);
-    assert_eq!((&report["digest"], &report["pairs"]), (&again["digest"], &again["pairs"]));
+    let report = holds_and_replays("mooncake");
+    meets(
+        &report,
+        &["refused", "late", "unanswered", "flipped", "stopped", "trap", "node lost", "failover", "rot", "evicted"],
+    );
     // Of chunks nothing is promised of what comes late: a store that has it come is found.
     let (_, report) = run(Some("store: a mooncake store changes chunks late"), &["--backend", "mooncake"]);
     assert!(!report["violation"].is_null(), "{report:#}");
@@ -110,18 +106,12 @@ fn a_shipped_backend_over_segments_breaks_no_rule_and_replays() {
 }
 
 fn over_files(backend: &str) {
-    let (output, report) = run(None, &["--backend", backend, "--histories", "300", "--jobs", "1"]);
-    assert!(output.status.success() && report["violation"].is_null(), "{report:#}");
-    assert_eq!(report["backends"], serde_json::json!({backend: 300}));
-    assert!(report["operations"].as_u64().unwrap() > 20_000, "{}", report["operations"]);
+    let report = holds_and_replays(backend);
     // What befalls system calls was met.
-    for fault in
-        ["disk full", "call fails", "slow", "stopped", "trap", "power loss", "kill", "freeze", "removed", "rot"]
-    {
-        assert!(met(&report, fault) > 0, "{fault} is not met: {}", report["pairs"]);
-    }
-    let (_, again) = run(None, &["--backend", backend, "--histories", "300", "--jobs", "3"]);
-    assert_eq!((&report["digest"], &report["pairs"]), (&again["digest"], &again["pairs"]));
+    meets(
+        &report,
+        &["disk full", "call fails", "slow", "stopped", "trap", "power loss", "kill", "freeze", "removed", "rot"],
+    );
 }
 
 #[test]
