@@ -17,7 +17,6 @@ use serde_json::json;
 
 use crate::batch::{Batches, Blocks};
 use crate::consumer::{Client, key, noise};
-use crate::rows::fs;
 use crate::steps::{self, Instruction, Step};
 
 /// Bytes of a value.
@@ -35,12 +34,14 @@ const NAMED: usize = 16;
 const CONFIG: &str = "\
 [backend.local-fs]
 limits = { deadline_ms = 600000, instances = 1 }
+[backend.segments]
+limits = { deadline_ms = 600000, instances = 1 }
 [backend.redis]
 limits = { deadline_ms = 600000, instances = 1 }
 [backend.memkv]
 limits = { deadline_ms = 600000, instances = 1 }
 ";
-const STORES: [&str; 3] = ["local-fs", "redis", "memkv"];
+const STORES: [&str; 4] = ["local-fs", "segments", "redis", "memkv"];
 const OPERATIONS: [&str; 4] = ["get", "put", "exists-96", "get-many-64"];
 
 /// Whose an instruction is.
@@ -120,26 +121,26 @@ pub fn perform(name: &str, times: u64, library: &Path, uri: &str) -> Result<()> 
 
 /// What a store is on.
 enum StoreServer {
-    None,
+    None(&'static str),
     Redis(RedisServer),
     Memkv(MemkvServer),
 }
 
 impl StoreServer {
-    fn start(store: &str) -> Self {
+    fn start(store: &'static str) -> Self {
         match store {
             "redis" => StoreServer::Redis(RedisServer::start(&[])),
             "memkv" => StoreServer::Memkv(MemkvServer::start(&[])),
-            _ => StoreServer::None,
+            _ => StoreServer::None(store),
         }
     }
 
     fn uri(&self, work: &Path) -> Result<String> {
         Ok(match self {
-            StoreServer::None => {
-                let folder = work.join("instructions");
+            StoreServer::None(store) => {
+                let folder = work.join("instructions").join(store);
                 std::fs::create_dir_all(&folder)?;
-                fs::uri(&folder)
+                format!("{store}://{}", folder.display())
             }
             StoreServer::Redis(server) => format!("redis://127.0.0.1:{}/1", server.port),
             StoreServer::Memkv(server) => format!("memkv://127.0.0.1:{}/ours", server.port),

@@ -2,7 +2,8 @@
 //! virtual ones do.
 //!
 //! The thread that works is counted. All others of its process stand still meanwhile: each step takes microseconds, and so many
-//! ticks of the clock would come during one call that they would be most of what is counted.
+//! ticks of the clock would come during one call that they would be most of what is counted. For the same reason time stands still for it:
+//! what is remembered for a second would be forgotten within a call.
 
 use std::process::Command;
 
@@ -15,6 +16,9 @@ pub fn counted<T>(work: impl FnOnce() -> T) -> T {
     let stop = || unsafe { libc::raise(libc::SIGSTOP) };
     // SAFETY: as above.
     unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
+    stop();
+    // Shows where clocks are read.
+    std::hint::black_box(std::time::Instant::now());
     stop();
     let done = work();
     stop();
@@ -82,8 +86,19 @@ fn count<'a>(process: pid_t, others: &mut Vec<pid_t>, begin: impl FnOnce(u32) ->
             others.push(thread);
         }
     }
+    let mut clocks = Clocks::new(process)?;
+    walk(process, |instruction| clocks.find(instruction.address))?;
     let mut step = begin(process as u32)?;
-    let place = std::mem::offset_of!(libc::user_regs_struct, rip);
+    walk(process, |instruction| {
+        clocks.stand_still(instruction.address)?;
+        step(instruction);
+        Ok(())
+    })
+}
+
+/// Look at each instruction up to the next `SIGSTOP`.
+#[cfg(target_arch = "x86_64")]
+fn walk(process: pid_t, mut step: impl FnMut(Instruction) -> Result<()>) -> Result<()> {
     let mut last = 0;
     loop {
         // SAFETY: our own child, which is stopped.
@@ -95,14 +110,75 @@ fn count<'a>(process: pid_t, others: &mut Vec<pid_t>, begin: impl FnOnce(u32) ->
             libc::SIGSTOP => return Ok(()),
             signal => bail!("it was stopped by signal {signal}"),
         }
-        // SAFETY: as above; a register is read.
-        let at = unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, process, place, 0) };
+        let at = register(process, std::mem::offset_of!(libc::user_regs_struct, rip));
         if at != last {
             // SAFETY: as above; what is mapped there is code.
             let bytes = unsafe { libc::ptrace(libc::PTRACE_PEEKTEXT, process, at, 0) };
-            step(Instruction { address: at as u64, is_system_call: bytes.to_le_bytes()[..2] == SYSCALL });
+            step(Instruction { address: at, is_system_call: bytes.to_le_bytes()[..2] == SYSCALL })?;
         }
         last = at;
+    }
+}
+
+/// A register of a child that is stopped, by its place among them.
+#[cfg(target_arch = "x86_64")]
+fn register(process: pid_t, place: usize) -> u64 {
+    // SAFETY: of our own child, which is stopped; a register is read.
+    unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, process, place, 0) as u64 }
+}
+
+/// Has each clock answer what it answered first. They are read in code that the kernel maps (the vDSO).
+#[cfg(target_arch = "x86_64")]
+struct Clocks {
+    process: pid_t,
+    code: std::ops::Range<u64>,
+    /// Where `clock_gettime` begins.
+    begin: Option<u64>,
+    inside: bool,
+    /// The clock that is being read, and where its two numbers go.
+    asked: Option<(u64, u64)>,
+    first: std::collections::HashMap<u64, [i64; 2]>,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Clocks {
+    fn new(process: pid_t) -> Result<Self> {
+        let maps = std::fs::read_to_string(format!("/proc/{process}/maps"))?;
+        let line = maps.lines().find(|line| line.ends_with("[vdso]")).context("it has no vDSO")?;
+        let (begin, end) =
+            line.split(' ').next().and_then(|range| range.split_once('-')).context("a range has ends")?;
+        let code = u64::from_str_radix(begin, 16)?..u64::from_str_radix(end, 16)?;
+        Ok(Clocks { process, code, begin: None, inside: false, asked: None, first: Default::default() })
+    }
+
+    /// While nothing but a clock is read.
+    fn find(&mut self, address: u64) -> Result<()> {
+        if self.begin.is_none() && self.code.contains(&address) {
+            self.begin = Some(address);
+        }
+        Ok(())
+    }
+
+    fn stand_still(&mut self, address: u64) -> Result<()> {
+        let was_inside = std::mem::replace(&mut self.inside, self.code.contains(&address));
+        if self.inside && !was_inside && Some(address) == self.begin {
+            let place = |place| register(self.process, place);
+            let clock = place(std::mem::offset_of!(libc::user_regs_struct, rdi));
+            self.asked = Some((clock, place(std::mem::offset_of!(libc::user_regs_struct, rsi))));
+        } else if was_inside
+            && !self.inside
+            && let Some((clock, at)) = self.asked.take()
+        {
+            // SAFETY: of our own child, which is stopped; it has just been given both numbers there.
+            let answered = [at, at + 8].map(|at| unsafe { libc::ptrace(libc::PTRACE_PEEKDATA, self.process, at, 0) });
+            for (at, number) in [at, at + 8].into_iter().zip(self.first.entry(clock).or_insert(answered)) {
+                // SAFETY: as above.
+                if unsafe { libc::ptrace(libc::PTRACE_POKEDATA, self.process, at, *number) } != 0 {
+                    bail!("its clock cannot be held: {}", std::io::Error::last_os_error());
+                }
+            }
+        }
+        Ok(())
     }
 }
 
