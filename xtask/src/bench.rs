@@ -34,8 +34,8 @@ pub struct BenchOptions {
     /// Only the single calls and opens, against a former libkv_store_wasm.so with what was installed beside it; the page is left as it is
     #[arg(long, value_name = "LIB")]
     against: Option<PathBuf>,
-    /// Only the instructions of calls, on files, redis and memkv, by who runs them: the component, wasmtime, the library, the C library (x86-64); the
-    /// page is left as it is
+    /// Only the instructions of calls, on files, segments, redis and memkv, by who runs them: the component, wasmtime, the library, the C
+    /// library (x86-64); the page is left as it is
     #[arg(long, conflicts_with_all = ["against", "engines", "quick"])]
     instructions: bool,
     /// Only `engines/*`: llama-server, and the adapters in their engines, by the engines' own tools and classes, each beside what it does without the

@@ -306,9 +306,12 @@ fn the_stamp_says_what_a_component_was_made_of() {
         }
     }
     let [stamp] = stamps.as_slice() else { panic!("{} stamps", stamps.len()) };
-    for line in
-        ["component: probe 0.1.0", "sdk: kv-store-sdk 0.2.0", "contract: kv-store:backend@1.0.0-rc", "wish: nothing"]
-    {
+    for line in [
+        "component: probe 0.1.0",
+        concat!("sdk: kv-store-sdk ", env!("CARGO_PKG_VERSION")),
+        "contract: kv-store:backend@1.0.0-rc",
+        "wish: nothing",
+    ] {
         assert!(stamp.lines().any(|there| there == line), "no {line:?} in {stamp:?}");
     }
 }

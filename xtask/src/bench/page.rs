@@ -29,7 +29,7 @@ are this machine's; read the ratio. It is always oriented as speed: 1 is as fast
 `--against LIB` runs the single calls and the opens of a former `libkv_store_wasm.so` (with what was installed beside it) in turns with the new one, after
 the former one in turns with itself. Where that differs by more than 3%, the instructions and system calls of both are counted instead:
 instructions by perf, or one by one under ptrace where the machine has no counters (x86-64). `--instructions` counts them for a get, a put, an `exists` of 96 keys
-and a batch of 64 on files, redis and memkv, by who runs them: the component, wasmtime, the library, the C library; `--json` names the functions that take most.
+and a batch of 64 on files, segments, redis and memkv, by who runs them: the component, wasmtime, the library, the C library; `--json` names the functions that take most.
 `hostile/beside/*` is the 99th percentile of a healthy store's save and restore beside a guest that misbehaves, and the peer the same beside as many
 threads that only spin. `hostile/CLASS/CALL` is the same of one call of a tenant, beside another's store that takes what the process shares: its compilers, opens,
 processors, threads for eviction and for queues, and its network, over HTTP and below. Of `hostile/CLASS/CALL/idle` the peer is the call while nothing else runs.
