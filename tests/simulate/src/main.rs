@@ -13,6 +13,7 @@ mod calls;
 mod chance;
 mod engine;
 mod guest;
+mod hashed;
 mod names;
 mod oracle;
 mod plan;

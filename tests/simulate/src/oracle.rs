@@ -2,8 +2,9 @@
 //! contract (`wit/backend.wit`) have the sentences. It looks into the storage system at the moment of the answer, so that what is not
 //! promised there and then is found without a later read.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
+use crate::hashed::{HashMap, HashSet};
 use crate::names::{Key, Kind, Version};
 use crate::threads::{MILLISECOND, Moment};
 use crate::world::Origin;
@@ -117,20 +118,20 @@ impl Oracle {
     pub fn new() -> Self {
         Oracle {
             violations: Vec::new(),
-            changes: HashMap::new(),
-            covers: HashMap::new(),
+            changes: HashMap::default(),
+            covers: HashMap::default(),
             owed: BTreeMap::new(),
-            published: HashMap::new(),
+            published: HashMap::default(),
             touched: BTreeSet::new(),
-            seen: HashMap::new(),
-            order: HashMap::new(),
-            prefetched: HashMap::new(),
-            puts: HashMap::new(),
+            seen: HashMap::default(),
+            order: HashMap::default(),
+            prefetched: HashMap::default(),
+            puts: HashMap::default(),
             numbered: 0,
-            offered: HashSet::new(),
-            submitted: HashMap::new(),
-            doubts: HashMap::new(),
-            damaged: HashMap::new(),
+            offered: HashSet::default(),
+            submitted: HashMap::default(),
+            doubts: HashMap::default(),
+            damaged: HashMap::default(),
         }
     }
 

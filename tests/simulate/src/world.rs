@@ -1,10 +1,11 @@
 //! The storage system of a history: what is visible, what survives a power loss, and what was taken away, when and by whom.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kv_store_core::backend::{Presence, Put};
 
+use crate::hashed::{HashMap, HashSet};
 use crate::chance::Dice;
 use crate::names::{self, Key, Kind, Stored, Version};
 use crate::oracle::Oracle;
@@ -142,29 +143,29 @@ pub struct World {
 impl World {
     pub fn new(plan: &Plan) -> Self {
         let shape = plan.shape.clone();
-        let mut keys = HashMap::new();
+        let mut keys = HashMap::default();
         for kind in [Kind::Content, Kind::Opaque, Kind::Register, Kind::Manifest] {
             for number in 0..shape.keys[kind as usize] {
                 let key = Key { kind, number };
-                keys.extend(names::places(shape.lengths, key).map(|place| (place, key)));
+                keys.extend(names::places(shape.lengths, key).iter().map(|place| (place.clone(), key)));
             }
         }
         World {
             keys,
             slots: BTreeMap::new(),
-            pending: HashMap::new(),
+            pending: HashMap::default(),
             calls: 0,
-            returned: HashMap::new(),
-            calls_of: HashMap::new(),
-            faulty: HashSet::new(),
-            unchecked: HashSet::new(),
-            keys_of: HashMap::new(),
+            returned: HashMap::default(),
+            calls_of: HashMap::default(),
+            faulty: HashSet::default(),
+            unchecked: HashSet::default(),
+            keys_of: HashMap::default(),
             dead: vec![false; plan.engines.len()],
             running: BTreeSet::new(),
             finished: 0,
             begun: plan.engines.iter().map(|engine| engine.start).collect(),
             frozen_until: 0,
-            partitioned: HashMap::new(),
+            partitioned: HashMap::default(),
             stood_still: Vec::new(),
             no_threads_until: 0,
             log_unsynced_by: None,
@@ -362,8 +363,8 @@ impl World {
     /// Take away what is there, by nobody's call.
     pub fn evict(&mut self, key: Key, now: Moment) {
         for place in names::places(self.shape.lengths, key) {
-            self.remove(&place, None, now);
-            self.slots.entry(place).or_default().durable = None;
+            self.remove(place, None, now);
+            self.slots.entry(place.clone()).or_default().durable = None;
         }
     }
 
@@ -446,14 +447,14 @@ impl World {
     /// Bytes that are stored change.
     pub fn rot(&mut self, key: Key, dice: &mut Dice, now: Moment) {
         for place in names::places(self.shape.lengths, key) {
-            let Some(slot) = self.slots.get_mut(&place) else { continue };
+            let Some(slot) = self.slots.get_mut(place) else { continue };
             let Some(entry) = slot.visible.as_ref() else { continue };
             let rotten = torn(entry, dice);
             slot.rotted = Some(now);
             if slot.durable.is_some() {
                 slot.durable = Some(rotten.clone());
             }
-            self.set(&place, Some(rotten), now);
+            self.set(place, Some(rotten), now);
         }
     }
 
@@ -465,7 +466,7 @@ impl World {
 
     /// What lies under a key, with what is sound first.
     pub fn lying(&self, key: Key) -> impl Iterator<Item = &Slot> {
-        names::places(self.shape.lengths, key).into_iter().filter_map(|place| self.slots.get(&place))
+        names::places(self.shape.lengths, key).iter().filter_map(|place| self.slots.get(place))
     }
 
     /// Whether a slot had something sound all the time.

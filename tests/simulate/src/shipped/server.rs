@@ -419,10 +419,10 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
         }
         Event::Rot(key) if server.may_rot() => {
             for place in crate::names::places(sim.plan.shape.lengths, *key) {
-                let at = running.places.binary_search(&place).ok();
+                let at = running.places.binary_search(place).ok();
                 if at.is_some_and(|at| server.spoil(at, dice)) {
                     look(sim, running, None);
-                    sim.world().has_rotted(&place, now);
+                    sim.world().has_rotted(place, now);
                 }
             }
         }

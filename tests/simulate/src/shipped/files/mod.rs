@@ -11,7 +11,7 @@ mod said;
 mod share;
 mod tree;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
@@ -26,6 +26,7 @@ pub use self::records::{OpenStore, Records};
 use self::said::RecordKey;
 pub use self::share::{Share, told};
 use self::tree::{Node, Tree};
+use crate::hashed::HashMap;
 use crate::chance::Dice;
 use crate::names::{self, Key, Stored};
 use crate::plan::{Backend, Event, Plan};
@@ -74,8 +75,6 @@ struct Open {
     node: Node,
     /// Where the next write goes.
     end: u64,
-    /// Tells it from others that get its number later.
-    inode: u64,
     mode: OFlags,
     /// A sync through another descriptor has failed, and this one was not told yet.
     failed: bool,
@@ -99,8 +98,8 @@ impl Files {
         records.sort();
         let state = State {
             tree: Tree::new(),
-            open: HashMap::new(),
-            locks: HashMap::new(),
+            open: HashMap::default(),
+            locks: HashMap::default(),
             dice: Dice::of(plan.seed, &[10]),
             full_until: 0,
             spared: None,
@@ -287,7 +286,7 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
         Event::Rot(key) => {
             let mut state = files.state.lock();
             for place in names::places(sim.plan.shape.lengths, *key) {
-                let Ok(node) = state.tree.resolve(tree::ROOT, &path_of(&place)) else { continue };
+                let Ok(node) = state.tree.resolve(tree::ROOT, &path_of(place)) else { continue };
                 let Ok(bytes) = state.tree.file(node).map(|file| file.bytes()) else { continue };
                 state.tree.spoil(node, dice.spoilt(&bytes));
             }
@@ -337,7 +336,7 @@ fn befall_records(sim: &Sim, files: &Files, event: &Event, dice: &mut Dice) -> b
         return true;
     }
     for place in names::places(sim.plan.shape.lengths, key) {
-        let Some((path, range)) = said::place_of(&state.tree, &record_of(&place)) else { continue };
+        let Some((path, range)) = said::place_of(&state.tree, &record_of(place)) else { continue };
         if matches!(event, Event::Remove(_)) {
             state.unlink(&path);
             continue;
@@ -378,7 +377,7 @@ impl State {
 
     fn remove(&mut self, sim: &Sim, key: Key) {
         for place in names::places(sim.plan.shape.lengths, key) {
-            self.unlink(&path_of(&place));
+            self.unlink(&path_of(place));
         }
     }
 

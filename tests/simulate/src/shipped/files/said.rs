@@ -1,11 +1,12 @@
 //! What the index log of a segment store says, what lies in its segments, and what a power loss would leave of both, read as
 //! `docs/segments.md` has the formats: nothing of `core` is asked.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed, xxh3_128};
+use twox_hash::{XxHash3_64, XxHash3_128};
 
+use crate::hashed::HashMap;
 use super::STORE;
 use super::tree::{Lost, ROOT, Tree};
 
@@ -111,14 +112,14 @@ impl Said {
 /// Read a log: what it says after each of its frames, and where that ends.
 fn read(log: &[u8], each: &mut dyn FnMut(&Said, usize)) -> (Said, usize) {
     let mut said = Said::default();
-    let sum = long(log, 32).filter(|sum| xxh3_64(&log[..32]) == *sum && log.starts_with(b"kvslog\0\x01"));
+    let sum = long(log, 32).filter(|sum| XxHash3_64::oneshot(&log[..32]) == *sum && log.starts_with(b"kvslog\0\x01"));
     let Some(mut behind) = sum else { return (said, 0) };
     let mut at = LOG_HEADER;
     each(&said, at);
     while let Some((len, sum)) = long(log, at).zip(long(log, at + 8)) {
         let entries = usize::try_from(len).ok().and_then(|len| log.get(at + FRAME_HEADER..)?.get(..len));
         let Some(mut entries) = entries.filter(|entries| {
-            let expected = xxh3_64_with_seed(entries, behind) ^ len.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6b76_736c;
+            let expected = XxHash3_64::oneshot_with_seed(behind, entries) ^ len.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6b76_736c;
             !entries.is_empty() && expected == sum
         }) else {
             break;
@@ -142,7 +143,7 @@ fn value(segment: &[u8], at: At, (space, key): &RecordKey) -> Lying {
     let mut expected = b"kvsr\x01".to_vec();
     expected.extend([key.len() as u8, *space, 0]);
     expected.extend(at.segment.to_le_bytes().into_iter().chain(at.len.to_le_bytes()).chain([0; 8]));
-    let sum = xxh3_128(&[&expected, key.as_slice(), value].concat()).to_le_bytes();
+    let sum = XxHash3_128::oneshot(&[&expected, key.as_slice(), value].concat()).to_le_bytes();
     let holds = head[..24] == expected[..] && head[24..40] == sum && head[40..] == **key;
     (value.to_vec(), !holds)
 }
@@ -194,7 +195,7 @@ pub fn holds(tree: &Tree, keys: &[RecordKey]) -> Holds {
             visible.insert(key.clone(), value(&segment.unwrap_or_default(), at, key));
         }
     }
-    let mut on_disk = OnDisk { tree, segments: HashMap::new() };
+    let mut on_disk = OnDisk { tree, segments: HashMap::default() };
     let mut durable: Option<BTreeMap<RecordKey, Lying>> = None;
     for left in tree.left(&log) {
         let versions = left.map(|(versions, _)| versions).unwrap_or_default();
