@@ -199,9 +199,9 @@ impl Engine {
     pub fn get_many(&self, op: &Operation, handle: usize, keys: &[Key], how: How) {
         let hashes: Vec<&[u8]> = keys.iter().map(|key| self.hash(*key)).collect();
         let longest = self.sim.plan.shape.lengths.longest();
-        let mut memory: Vec<Vec<u8>> = keys.iter().map(|_| vec![0; longest]).collect();
-        let mut pieces: Vec<[&mut [u8]; 1]> = memory.iter_mut().map(|memory| [memory.as_mut_slice()]).collect();
         // Every other into memory of its own.
+        let mut memory: Vec<Vec<u8>> = (0..keys.len()).map(|at| vec![0; if at % 2 == 0 { longest } else { 0 }]).collect();
+        let mut pieces: Vec<[&mut [u8]; 1]> = memory.iter_mut().map(|memory| [memory.as_mut_slice()]).collect();
         let fetch = |(at, (hash, pieces))| {
             let hash: &&[u8] = hash;
             let pieces: &mut [&mut [u8]; 1] = pieces;

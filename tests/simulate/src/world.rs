@@ -183,6 +183,13 @@ impl World {
         }
     }
 
+    pub fn slot_mut(&mut self, place: &Stored) -> &mut Slot {
+        if !self.slots.contains_key(place) {
+            self.slots.insert(place.clone(), Slot::default());
+        }
+        self.slots.get_mut(place).expect("it was put there")
+    }
+
     pub fn set(&mut self, place: &Stored, entry: Option<Entry>, now: Moment) {
         let slot = self.slots.entry(place.clone()).or_default();
         slot.past.push((now, entry.clone()));

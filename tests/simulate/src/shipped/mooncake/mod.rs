@@ -26,7 +26,7 @@ use self::master::{Master, Segment};
 use self::node::Node;
 use self::shown::{Places, Seen};
 use super::net::Far;
-use super::server::{self, Serves, Value};
+use super::server::{self, Serves, Stage, Value};
 use crate::chance::Dice;
 use crate::names::Stored;
 use crate::plan::Mooncake as Setup;
@@ -289,6 +289,11 @@ impl Serves for Mooncake {
         let mut state = self.state.lock();
         let now = self.sim.upgrade().map_or(0, |sim| sim.threads.moment());
         state.look(&self.places, now)
+    }
+
+    fn stage(&self) -> Option<Stage> {
+        let State { master, written, term, .. } = &*self.state.lock();
+        Some((*term, master.changed, *written))
     }
 
     fn admit(self: Arc<Self>, _: u64, far: Far) -> Option<Box<dyn FnOnce() + Send>> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use twox_hash::XxHash3_64;
 
-use super::super::server::Value;
+use super::super::server::{Stage, Value};
 use super::coro::Id;
 use crate::hashed::HashMap;
 use crate::names::Stored;
@@ -66,9 +66,6 @@ struct Shown {
     /// None: it is no version of a manifest.
     what: Option<(Order, Value)>,
 }
-
-/// Which master it is, and how often it and memory have changed.
-pub type Stage = (u64, u64, u64);
 
 /// What was seen of objects.
 #[derive(Default)]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use md5::{Digest, Md5};
 
+use super::super::counted::Counted;
 use super::super::server::Value;
 use super::dates;
 use super::listing;
@@ -42,7 +43,7 @@ pub struct Upload {
 #[derive(Clone)]
 pub struct Bucket {
     pub name: &'static str,
-    pub objects: BTreeMap<String, Object>,
+    pub objects: Counted<BTreeMap<String, Object>>,
     pub uploads: BTreeMap<String, Upload>,
     numbered: u64,
     /// Whose conditions hold.
@@ -67,7 +68,7 @@ impl Bucket {
     pub fn new(name: &'static str) -> Self {
         Bucket {
             name,
-            objects: BTreeMap::new(),
+            objects: Counted::default(),
             uploads: BTreeMap::new(),
             numbered: 0,
             of_puts: true,

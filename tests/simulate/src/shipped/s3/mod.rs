@@ -24,7 +24,7 @@ use self::message::{Request, Response};
 use self::sign::Keys;
 use super::calendar::Calendar;
 use super::net::{Far, Odd};
-use super::server::{self, Serves, Value};
+use super::server::{self, Serves, Stage, Value};
 use crate::chance::Dice;
 use crate::names::Stored;
 use crate::plan::{Conditions, S3 as Setup};
@@ -250,6 +250,10 @@ impl Serves for S3 {
     fn peek(&self) -> Vec<Option<Value>> {
         let state = self.state.lock();
         self.keys.iter().map(|key| state.bucket.objects.get(key)?.shown.clone()).collect()
+    }
+
+    fn stage(&self) -> Option<Stage> {
+        Some((0, 0, self.state.lock().bucket.objects.times()))
     }
 
     fn admit(self: Arc<Self>, _: u64, far: Far) -> Option<Box<dyn FnOnce() + Send>> {
