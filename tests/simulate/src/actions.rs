@@ -200,7 +200,8 @@ impl Engine {
         let hashes: Vec<&[u8]> = keys.iter().map(|key| self.hash(*key)).collect();
         let longest = self.sim.plan.shape.lengths.longest();
         // Every other into memory of its own.
-        let mut memory: Vec<Vec<u8>> = (0..keys.len()).map(|at| vec![0; if at % 2 == 0 { longest } else { 0 }]).collect();
+        let mut memory: Vec<Vec<u8>> =
+            (0..keys.len()).map(|at| vec![0; if at % 2 == 0 { longest } else { 0 }]).collect();
         let mut pieces: Vec<[&mut [u8]; 1]> = memory.iter_mut().map(|memory| [memory.as_mut_slice()]).collect();
         let fetch = |(at, (hash, pieces))| {
             let hash: &&[u8] = hash;

@@ -9,11 +9,11 @@ use kv_store_core::config::{Config, Source};
 use kv_store_core::process::{Clock, Random, Spawn};
 use kv_store_core::store::{Process, ProcessParts, Setup};
 
-use crate::hashed::HashMap;
 use crate::calls::Fate;
 use crate::chance::Dice;
 use crate::engine;
 use crate::guest::Guest;
+use crate::hashed::HashMap;
 use crate::oracle::{Violation, ms};
 use crate::plan::{Backend, Event, Less, Plan, S3};
 use crate::shipped;

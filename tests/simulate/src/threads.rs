@@ -28,6 +28,8 @@ pub const SECOND: Moment = 1_000_000_000;
 
 /// Room for what parses a config, the deepest that runs on it.
 const STACK_BYTES: usize = 512 << 10;
+/// No history goes on for so long: nothing comes then.
+const NEVER: Moment = 100_000 * SECOND;
 /// 2033-05-18.
 const EPOCH: Duration = Duration::from_secs(2_000_000_000);
 
@@ -240,7 +242,7 @@ impl Threads {
             if let Some(place) = place {
                 state.waiting.entry(place).or_default().push(current);
             }
-            if let Some(until) = until {
+            if let Some(until) = until.filter(|until| *until < NEVER) {
                 let wake = Due::Wake { thread: current, ticket: state.known[current].ticket };
                 // Who looks again at once, again and again, would keep the time from passing.
                 let until = until.max(state.now + MICROSECOND);

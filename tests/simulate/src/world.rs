@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use kv_store_core::backend::{Presence, Put};
 
-use crate::hashed::{HashMap, HashSet};
 use crate::chance::Dice;
+use crate::hashed::{HashMap, HashSet};
 use crate::names::{self, Key, Kind, Stored, Version};
 use crate::oracle::Oracle;
 use crate::plan::{Plan, Shape};
@@ -20,7 +20,6 @@ pub struct Entry {
     /// It is what was put.
     pub sound: bool,
     pub version: Option<Version>,
-    pub used: Moment,
 }
 
 /// A place for a value.
@@ -183,13 +182,6 @@ impl World {
         }
     }
 
-    pub fn slot_mut(&mut self, place: &Stored) -> &mut Slot {
-        if !self.slots.contains_key(place) {
-            self.slots.insert(place.clone(), Slot::default());
-        }
-        self.slots.get_mut(place).expect("it was put there")
-    }
-
     pub fn set(&mut self, place: &Stored, entry: Option<Entry>, now: Moment) {
         let slot = self.slots.entry(place.clone()).or_default();
         slot.past.push((now, entry.clone()));
@@ -249,7 +241,7 @@ impl World {
         match request {
             Request::Exists(places) => {
                 self.operations += places.len() as u64;
-                Reply::Exists(places.iter().map(|place| self.presence(place, now)).collect())
+                Reply::Exists(places.iter().map(|place| self.presence(place)).collect())
             }
             Request::Put { chunks, replace } => {
                 self.operations += chunks.len() as u64;
@@ -257,7 +249,7 @@ impl World {
             }
             Request::Get(places) => {
                 self.operations += places.len() as u64;
-                Reply::Get(places.iter().map(|place| self.read(place, now)).collect())
+                Reply::Get(places.iter().map(|place| self.read(place)).collect())
             }
             Request::Delete(places) => {
                 self.operations += places.len() as u64;
@@ -270,7 +262,7 @@ impl World {
             }
             Request::GetManifest(place) => {
                 self.operations += 1;
-                Reply::Manifest(self.read(place, now))
+                Reply::Manifest(self.read(place))
             }
             Request::DeleteManifest(place) => {
                 self.operations += 1;
@@ -281,25 +273,20 @@ impl World {
         }
     }
 
-    fn presence(&mut self, place: &Stored, now: Moment) -> Presence {
-        match self.slots.get_mut(place).and_then(|slot| slot.visible.as_mut()) {
-            Some(entry) => {
-                entry.used = now;
-                Presence::Present(Some(entry.bytes.len() as u64))
-            }
+    fn presence(&self, place: &Stored) -> Presence {
+        match self.slots.get(place).and_then(|slot| slot.visible.as_ref()) {
+            Some(entry) => Presence::Present(Some(entry.bytes.len() as u64)),
             None => Presence::Absent,
         }
     }
 
-    fn read(&mut self, place: &Stored, now: Moment) -> Option<Arc<Vec<u8>>> {
-        let entry = self.slots.get_mut(place)?.visible.as_mut()?;
-        entry.used = now;
-        Some(entry.bytes.clone())
+    fn read(&self, place: &Stored) -> Option<Arc<Vec<u8>>> {
+        Some(self.slots.get(place)?.visible.as_ref()?.bytes.clone())
     }
 
-    pub fn entry(&self, place: &Stored, bytes: &Arc<Vec<u8>>, now: Moment) -> Entry {
+    pub fn entry(&self, place: &Stored, bytes: &Arc<Vec<u8>>) -> Entry {
         let version = self.keys.get(place).and_then(|key| names::stored_version(self.shape.lengths, *key, bytes));
-        Entry { bytes: bytes.clone(), sound: true, version, used: now }
+        Entry { bytes: bytes.clone(), sound: true, version }
     }
 
     fn put(&mut self, place: &Stored, bytes: &Arc<Vec<u8>>, replace: bool, by: Origin, now: Moment) -> Put {
@@ -307,7 +294,7 @@ impl World {
         if exists && !replace {
             return Put::Existed;
         }
-        let entry = self.entry(place, bytes, now);
+        let entry = self.entry(place, bytes);
         if let Some(key) = self.keys.get(place).copied() {
             self.oracle.applied(key, entry.version, by, now);
             if replace {
@@ -327,7 +314,7 @@ impl World {
     ) -> Vec<usize> {
         let mut absent = Vec::new();
         for (at, place) in fresh.iter().enumerate() {
-            if self.presence(place, now) == Presence::Absent {
+            if self.presence(place) == Presence::Absent {
                 absent.push(at);
             }
         }
@@ -347,7 +334,7 @@ impl World {
     }
 
     fn publish(&mut self, place: &Stored, bytes: &Arc<Vec<u8>>, by: Origin, now: Moment) {
-        let mut entry = self.entry(place, bytes, now);
+        let mut entry = self.entry(place, bytes);
         self.generation += 1;
         let mut bytes = (**bytes).clone();
         if let Some(zeros) = bytes.last_chunk_mut::<16>() {
@@ -499,7 +486,7 @@ impl World {
 /// Bytes of which a part is missing or others.
 fn torn(entry: &Entry, dice: &mut Dice) -> Entry {
     let bytes = Arc::new(dice.spoilt(&entry.bytes));
-    Entry { bytes, sound: false, version: None, used: entry.used }
+    Entry { bytes, sound: false, version: None }
 }
 
 /// How long after a moment a copy may be kept near.

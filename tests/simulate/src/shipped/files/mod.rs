@@ -26,8 +26,8 @@ pub use self::records::{OpenStore, Records};
 use self::said::{Known, RecordKey};
 pub use self::share::{Share, told};
 use self::tree::{Node, Tree};
-use crate::hashed::HashMap;
 use crate::chance::Dice;
+use crate::hashed::HashMap;
 use crate::names::{self, Key, Stored};
 use crate::plan::{Backend, Event, Plan};
 use crate::sim::Sim;
@@ -256,7 +256,7 @@ fn look(sim: &Sim, files: &Files, by: Option<&(Origin, Request)>) {
         let known = world.slots.get(place).and_then(|slot| slot.visible.clone());
         let is_new = |bytes: &Arc<Vec<u8>>| known.as_ref().is_none_or(|known| !Arc::ptr_eq(&known.bytes, bytes));
         let entry = |bytes: &Arc<Vec<u8>>, damaged: bool| {
-            let entry = world.entry(place, bytes, now);
+            let entry = world.entry(place, bytes);
             let sound = !damaged && entry.version.is_some();
             Entry { sound, version: entry.version.filter(|_| sound), ..entry }
         };

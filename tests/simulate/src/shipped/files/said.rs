@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use twox_hash::{XxHash3_64, XxHash3_128};
 
-use crate::hashed::HashMap;
 use super::STORE;
 use super::tree::{File, ROOT, Tree};
+use crate::hashed::HashMap;
 
 /// The space of a key, and its bytes.
 pub type RecordKey = (u8, Vec<u8>);
@@ -137,7 +137,8 @@ impl Read {
     fn go_on(&mut self, log: &Arc<Vec<u8>>, each: &mut dyn FnMut(&Said, usize)) {
         if self.at == 0 || log.get(..self.at) != self.log.get(..self.at) {
             *self = Read::default();
-            let sum = long(log, 32).filter(|sum| XxHash3_64::oneshot(&log[..32]) == *sum && log.starts_with(b"kvslog\0\x01"));
+            let sum =
+                long(log, 32).filter(|sum| XxHash3_64::oneshot(&log[..32]) == *sum && log.starts_with(b"kvslog\0\x01"));
             let Some(sum) = sum else { return };
             (self.at, self.behind) = (LOG_HEADER, sum);
         }
@@ -307,12 +308,7 @@ pub fn holds(tree: &Tree, keys: &[RecordKey], known: &mut Known) -> Holds {
 
 /// What is there whichever part of a log is left: all that lay on the disk before, and of what came later any number of frames, because each
 /// frame says behind which one it lies.
-fn sure(
-    versions: &[Arc<Vec<u8>>],
-    on: &mut Read,
-    keys: &[RecordKey],
-    on_disk: &mut OnDisk<'_>,
-) -> Vec<Option<Lying>> {
+fn sure(versions: &[Arc<Vec<u8>>], on: &mut Read, keys: &[RecordKey], on_disk: &mut OnDisk<'_>) -> Vec<Option<Lying>> {
     let nothing = || keys.iter().map(|_| None).collect();
     let (Some(oldest), Some(newest)) = (versions.first(), versions.last()) else { return nothing() };
     on.go_on(oldest, &mut |_, _| ());

@@ -143,7 +143,9 @@ impl State {
         let mut order: Vec<usize> = (0..ask.keys().len()).collect();
         if matches!(ask, Ask::Locate { .. } | Ask::Exist { .. } | Ask::Remove { .. }) {
             let begins = self.dice.next();
-            order.sort_by_cached_key(|at| twox_hash::XxHash3_64::oneshot(ask.keys()[*at].as_bytes()).wrapping_sub(begins));
+            order.sort_by_cached_key(|at| {
+                twox_hash::XxHash3_64::oneshot(ask.keys()[*at].as_bytes()).wrapping_sub(begins)
+            });
         }
         order
     }

@@ -210,7 +210,8 @@ impl Mooncake {
             let at = dice.index(bytes.len());
             bytes[at] ^= 1 << dice.below(8);
         }
-        let own: Vec<String> = asked.iter().flat_map(|asked| asked.places()).flat_map(|place| keys_of(&place)).collect();
+        let own: Vec<String> =
+            asked.iter().flat_map(|asked| asked.places()).flat_map(|place| keys_of(&place)).collect();
         let len = bytes.len() as u64;
         let is_over = sim.world().returned.contains_key(&origin.call) && !server::waits(sim, origin.call);
         let too_late = is_over && self.has_own(address, len, &own, true);

@@ -127,8 +127,8 @@ fn chunk(raw: &[u8]) -> Option<(Order, Value)> {
 fn version(key: &str, raw: &[u8]) -> Option<(Order, Value)> {
     let (head, content) = raw.split_at_checked(HEAD)?;
     let (covered, sum) = head.split_at(CHECKSUM_AT);
-    let is_whole =
-        covered.starts_with(MAGIC) && XxHash3_64::oneshot(&[covered, key.as_bytes(), content].concat()).to_le_bytes() == *sum;
+    let is_whole = covered.starts_with(MAGIC)
+        && XxHash3_64::oneshot(&[covered, key.as_bytes(), content].concat()).to_le_bytes() == *sum;
     let number = |at: usize| u64::from_le_bytes(covered[at..at + 8].try_into().expect("eight bytes"));
     is_whole.then(|| ((number(8), number(16)), Arc::new(content.to_vec())))
 }
