@@ -79,6 +79,14 @@ impl Bucket {
         }
     }
 
+    /// A backend has noted whether conditions of changes and of removals hold.
+    pub fn has_noted(&mut self, key: &str, (writes, deletes): (bool, bool), now: u64) {
+        let word = |holds| if holds { "yes" } else { "no" };
+        let note = format!("kv-store-wasm conditions 1\nwrites {}\ndeletes {}\n", word(writes), word(deletes));
+        let tag = format!("\"{}\"", hex::encode(Md5::digest(&note)));
+        self.insert(key, note.into_bytes(), tag, Vec::new(), now);
+    }
+
     /// Carry out a request, at a time of the server's clock in microseconds.
     pub fn answer(&mut self, request: &Request, now: u64) -> Response {
         let key = request.key();

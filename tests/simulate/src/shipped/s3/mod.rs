@@ -18,6 +18,7 @@ use std::sync::{Arc, Weak};
 
 use kv_platform::sync::Mutex;
 use memkv_server::os::Peer;
+use sha2::{Digest, Sha256};
 
 use self::bucket::Bucket;
 use self::message::{Request, Response};
@@ -76,6 +77,12 @@ fn key_of(place: &[u8]) -> String {
     format!("{PREFIX}{}/{name}", if rest.ends_with(&[2]) { 'r' } else { 'm' })
 }
 
+/// Where the backend notes what it has found out of servers.
+fn noted_at(gateways: u8) -> String {
+    let names: Vec<String> = (1..=gateways).map(|number| format!("store:{number}")).collect();
+    format!("{PREFIX}x/conditions-{}", hex::encode(&Sha256::digest(names.join(","))[..8]))
+}
+
 /// The first one of a history.
 pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -> Arc<dyn Serves> {
     let keys = places.iter().map(|place| key_of(place)).collect();
@@ -85,6 +92,12 @@ pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -
     bucket.of_deletes = matches!(setup.conditions, Conditions::Honoured | Conditions::InTwoSteps);
     (bucket.keeps_sums, bucket.keeps_notes) = (setup.keeps_sums, setup.keeps_notes);
     bucket.missing = setup.missing;
+    if Dice::of(sim.plan.seed, &[11]).met(700) {
+        // It was found out long ago whether conditions hold.
+        let holds = matches!(setup.conditions, Conditions::Honoured | Conditions::OfPuts);
+        let (writes, deletes) = (holds, setup.conditions == Conditions::Honoured);
+        bucket.has_noted(&noted_at(setup.gateways), (writes, deletes), clock.at(0));
+    }
     let mut keys_of = Keys::new(SECRET_ACCESS_KEY);
     (keys_of.checks_hashes, keys_of.checks_sums) = (setup.checks_hashes, setup.checks_sums);
     let state = State { bucket, keys: keys_of, carried_out: BTreeSet::new(), dice: dice.clone() };
