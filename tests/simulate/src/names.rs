@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use kv_store_core::backend::{ChunkHash, Layout};
 use kv_store_core::envelope::{stored_key, stored_name};
-use twox_hash::XxHash3_64;
+use twox_hash::{XxHash3_64, XxHash3_128};
 
 /// What is stored under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -165,12 +165,29 @@ pub fn version(lengths: Lengths, key: Key, bytes: &[u8]) -> Option<Version> {
     lengths.is_value(key, version, bytes).then_some(version)
 }
 
-/// The same of what lies in the backend, with an envelope or without.
+/// The same of what lies in the backend, with an envelope or without. An envelope that is not whole is of none.
 pub fn stored_version(lengths: Lengths, key: Key, bytes: &[u8]) -> Option<Version> {
     version(lengths, key, bytes).or_else(|| {
-        let len = bytes.len().checked_sub(kv_store_core::envelope::TAIL_BYTES)?;
-        version(lengths, key, bytes.get(..len)?)
+        let (value, tail) = bytes.split_last_chunk()?;
+        version(lengths, key, value).filter(|_| is_envelope(lengths, key, value, tail))
     })
+}
+
+/// Whether the envelope of a value is whole, as `docs/envelope.md` has it: nothing of `core` is asked.
+fn is_envelope(lengths: Lengths, key: Key, value: &[u8], tail: &[u8; 64]) -> bool {
+    let name = name(key);
+    let (kind, of) = match key.kind {
+        Kind::Manifest => (2, name.as_bytes()),
+        _ => (1, lengths.hash(key)),
+    };
+    let mut covered = XxHash3_128::new();
+    covered.write(&[kind]);
+    for bytes in [of, value] {
+        covered.write(&(bytes.len() as u64).to_le_bytes());
+        covered.write(bytes);
+    }
+    covered.write(&tail[16..48]);
+    tail[32..48] == *b"KVENV2\r\n\x01\0\0\0\0\0\0\0" && tail[..16] == covered.finish_128().to_le_bytes()
 }
 
 #[cfg(test)]
@@ -199,5 +216,26 @@ mod tests {
         let value = lengths.value(Key { kind: Kind::Register, number: 3 }, 7);
         let other = String::from_utf8_lossy(&value).replace("R3 7 ", "R3 +7 ").into_bytes();
         assert_eq!(super::version(lengths, Key { kind: Kind::Register, number: 3 }, &other), None);
+    }
+
+    #[test]
+    fn a_bit_of_an_envelope_tells_as_one_of_the_value_does() {
+        let lengths = Lengths { big: false, long: false };
+        let (key, mut tail) = (Key { kind: Kind::Opaque, number: 2 }, [0; 64]);
+        let value = lengths.value(key, 0);
+        tail[32..42].copy_from_slice(b"KVENV2\r\n\x01\0");
+        let hash = lengths.hash(key);
+        let lens = [hash, &value].map(|bytes| (bytes.len() as u64).to_le_bytes());
+        let covered = [&[1], &lens[0][..], hash, &lens[1], &value, &tail[16..48]].concat();
+        tail[..16].copy_from_slice(&XxHash3_128::oneshot(&covered).to_le_bytes());
+        let stored = [&value[..], &tail].concat();
+        assert_eq!(stored_version(lengths, key, &stored), Some(0));
+        for at in 0..stored.len() {
+            let mut other = stored.clone();
+            other[at] ^= 1;
+            // The checksum does not cover the generation.
+            let expected = (at >= stored.len() - 16).then_some(0);
+            assert_eq!(stored_version(lengths, key, &other), expected, "byte {at}");
+        }
     }
 }
