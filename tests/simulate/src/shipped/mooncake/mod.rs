@@ -16,7 +16,7 @@ mod shown;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use kv_platform::sync::Mutex;
@@ -59,6 +59,8 @@ struct State {
     segments: u64,
     /// Changes of chunks, by their calls.
     carried_out: BTreeSet<(u64, Change)>,
+    /// Where the objects of each call were placed last, and how long they are.
+    placed: BTreeMap<(u64, String), Vec<(u64, u64)>>,
     dice: Dice,
 }
 
@@ -81,6 +83,7 @@ pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -
         written: 0,
         segments: 0,
         carried_out: BTreeSet::new(),
+        placed: BTreeMap::new(),
         dice: dice.clone(),
     };
     (0..setup.nodes).for_each(|node| state.mount(node, 0));
@@ -204,6 +207,10 @@ impl Mooncake {
                 true => Item::Failed(coro::INTERNAL),
                 false => self.state.lock().carry_out(ask, at, now),
             };
+            if let Item::Placed(replicas) = &items[at] {
+                let lie = replicas.iter().map(|replica| (replica.address, replica.size)).collect();
+                self.state.lock().placed.insert((origin.call, key.clone()), lie);
+            }
         }
         Some(Answer::Items(items))
     }
@@ -222,7 +229,17 @@ impl Mooncake {
     fn may_come(&self, sim: &Sim, origin: Origin, change: Change) -> bool {
         let has_returned = sim.world().returned.contains_key(&origin.call);
         let is_waited_for = server::waits(sim, origin.call) && !sim.world().wall_jumps;
-        let is_first = self.state.lock().carried_out.insert((origin.call, change));
+        let mut state = self.state.lock();
+        // What was given back is where the first sending went.
+        let is_last = match &change {
+            Change::Write(address) => {
+                let mut own = state.placed.range((origin.call, String::new())..(origin.call + 1, String::new()));
+                own.any(|(_, lie)| lie.iter().any(|(at, len)| (*at..at + len).contains(address)))
+            }
+            Change::Removal(_) => true,
+        };
+        let is_first = state.carried_out.insert((origin.call, change)) && is_last;
+        drop(state);
         !has_returned || (is_first && is_waited_for) || planted::is("store: a mooncake store changes chunks late")
     }
 
