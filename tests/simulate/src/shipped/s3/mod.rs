@@ -13,7 +13,7 @@ mod sign;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use kv_platform::sync::Mutex;
@@ -60,6 +60,8 @@ struct State {
     keys: Keys,
     /// Changes without a condition that holds, by their calls, methods and keys.
     carried_out: BTreeSet<(u64, String, String)>,
+    /// When others removed what lay under a key.
+    removed: BTreeMap<String, Moment>,
     dice: Dice,
 }
 
@@ -100,7 +102,8 @@ pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -
     }
     let mut keys_of = Keys::new(SECRET_ACCESS_KEY);
     (keys_of.checks_hashes, keys_of.checks_sums) = (setup.checks_hashes, setup.checks_sums);
-    let state = State { bucket, keys: keys_of, carried_out: BTreeSet::new(), dice: dice.clone() };
+    let state =
+        State { bucket, keys: keys_of, carried_out: BTreeSet::new(), removed: BTreeMap::new(), dice: dice.clone() };
     let state = Arc::new(Mutex::new(state));
     Arc::new(S3 { sim: Arc::downgrade(sim), keys: Arc::new(keys), setup, clock, state })
 }
@@ -206,6 +209,11 @@ impl S3 {
             return true;
         }
         let key = request.key();
+        // What others have removed has left nothing that a late change finds.
+        let returned = sim.world().returned.get(&origin.call).copied();
+        if returned.is_some_and(|at| self.state.lock().removed.get(&key).is_some_and(|removed| *removed >= at)) {
+            return false;
+        }
         // Whoever has found that conditions hold changes a manifest so that whatever comes late changes nothing.
         let all_fence = matches!(self.setup.conditions, Conditions::Honoured | Conditions::OfPuts)
             && sim.world().unfenced.is_empty();
@@ -215,7 +223,7 @@ impl S3 {
         let mut state = self.state.lock();
         let what = (origin.call, request.method.clone(), key);
         let is_first = !state.carried_out.contains(&what);
-        let has_returned = sim.world().returned.contains_key(&origin.call);
+        let has_returned = returned.is_some();
         // The next change of a chunk waits by the calendar, which may have jumped.
         let is_waited_for = server::waits(sim, origin.call) && !sim.world().wall_jumps;
         let may = !has_returned || (is_first && is_waited_for);
@@ -234,6 +242,10 @@ impl S3 {
                 own.carry_out(&sim, &request, origin);
             }
         });
+    }
+
+    fn now(&self) -> Moment {
+        self.sim.upgrade().map_or(0, |sim| sim.threads.moment())
     }
 
     fn refusal(&self, request: &Request) -> Refusal {
@@ -275,10 +287,12 @@ impl Serves for S3 {
 
     /// A lifecycle rule removes what was put first.
     fn evict_one(&self, _: &mut Dice) {
-        let objects = &mut self.state.lock().bucket.objects;
+        let State { bucket, removed, .. } = &mut *self.state.lock();
+        let objects = &mut bucket.objects;
         let first = objects.iter().filter(|(key, _)| !key.contains("/x/")).min_by_key(|(_, object)| object.put);
         if let Some(key) = first.map(|(key, _)| key.clone()) {
             objects.remove(&key);
+            removed.insert(key, self.now());
         }
     }
 
@@ -289,7 +303,9 @@ impl Serves for S3 {
 
     fn remove(&self, place: usize) {
         if let Some(key) = self.keys.get(place) {
-            self.state.lock().bucket.objects.remove(key);
+            let mut state = self.state.lock();
+            state.bucket.objects.remove(key);
+            state.removed.insert(key.clone(), self.now());
         }
     }
 
