@@ -19,6 +19,8 @@ pub struct Arguments {
     pub less: Less,
     /// All histories over this backend. None: each over that of its seed.
     pub backend: Option<Which>,
+    /// A history that breaks a rule is told, and does not end the search.
+    pub goes_on: bool,
     pub json: bool,
     /// Tell how often each action met each fault.
     pub table: bool,
@@ -30,13 +32,14 @@ pub struct Arguments {
 
 pub const USAGE: &str = "\
 kv-store-simulate [--seconds N | --minutes N | --hours N] [--histories N] [--operations N] [--from SEED] [--jobs N]
-                  [--backend NAME] [--json] [--table]
+                  [--backend NAME] [--go-on] [--json] [--table]
 kv-store-simulate --planted [--only TEXT] [--seconds N] [--json]
 kv-store-simulate --seed N [--backend NAME] [--keep N,N,...] [--calm N,N,...] [--json]
 
 Runs histories of engines over a simulated store, by simulated time: one seed is one history. Ends with 1 at the first one that
 breaks a rule, told as the shortest history that was found and the command that runs it again. Otherwise it ends after a time, so many histories or
 operations that reached a backend, whichever comes first, or 60 s where none is given. SIGINT or SIGTERM ends it after the histories that run.
+--go-on: a history that breaks a rule is told on stderr, and the search goes on.
 --planted tells which planted bugs are found, in 60 s each.
 --backend: all histories over contract (a simulated storage system that keeps the contract), memkv (the shipped backend and its server,
 over simulated connections), redis, s3 or mooncake (the shipped backend, over a simulated server), local-fs or segments (the shipped backend
@@ -54,6 +57,7 @@ impl Arguments {
             seed: None,
             less: Less::default(),
             backend: None,
+            goes_on: false,
             json: false,
             table: false,
             jobs,
@@ -80,6 +84,7 @@ impl Arguments {
                     parsed.backend = Some(Which::named(&name).ok_or_else(unknown)?);
                 }
                 "--calm" => parsed.less.calm = numbers(&value()?)?,
+                "--go-on" => parsed.goes_on = true,
                 "--json" => parsed.json = true,
                 "--planted" => parsed.planted = true,
                 "--only" => parsed.only = Some(value()?),

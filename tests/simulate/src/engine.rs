@@ -131,7 +131,8 @@ impl Engine {
         let former = std::mem::replace(&mut *self.place(handle), Handle { store: Arc::new(store), number });
         // The queue and the saves keep the first one open.
         if former.number > 0 {
-            self.sim.world().oracle.forget(Ledger::Handle { process: self.process, handle: former.number });
+            let ledger = Ledger::Handle { process: self.process, handle: former.number };
+            self.sim.world().oracle.forget(ledger, self.now());
         }
     }
 

@@ -110,12 +110,14 @@ impl Search<'_> {
             report.add(seed, &history);
             let done = arguments.operations.is_some_and(|operations| report.operations >= operations);
             drop(report);
+            let ends = done || (history.violation.is_some() && !arguments.goes_on);
             if let Some(violation) = history.violation {
+                if arguments.goes_on {
+                    eprintln!("seed {seed} breaks {:?}: {}", violation.rule, violation.text);
+                }
                 self.first.lock().get_or_insert((seed, violation, begun.elapsed()));
-                self.over.store(true, Relaxed);
-            } else if done {
-                self.over.store(true, Relaxed);
             }
+            self.over.fetch_or(ends, Relaxed);
         }
     }
 
@@ -148,7 +150,7 @@ impl Search<'_> {
             report.histories,
             report.operations,
             report.operations as f64 / elapsed,
-            u8::from(self.first.lock().is_some())
+            report.violations
         );
         drop(report);
         let mut stderr = std::io::stderr().lock();

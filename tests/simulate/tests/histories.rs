@@ -151,6 +151,19 @@ fn a_search_ends_after_so_many_operations() {
 }
 
 #[test]
+fn a_search_that_goes_on_counts_what_breaks_rules_and_tells_the_first() {
+    let bug = Some("store: a commit publishes over chunks that are absent");
+    let (output, report) = run(bug, &["--histories", "500", "--jobs", "1", "--go-on"]);
+    assert_eq!((output.status.code(), &report["histories"]), (Some(1), &500.into()));
+    let told = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = told.lines().filter(|line| line.contains("published-over-missing")).collect();
+    assert!(lines.len() > 1 && report["violations"].as_u64().unwrap() >= lines.len() as u64, "{told}");
+    let command = report["violation"]["command"].as_str().unwrap();
+    let first = lines[0].split(' ').nth(1).unwrap();
+    assert!(command.contains(&format!("--seed {first} ")), "{command}: {told}");
+}
+
+#[test]
 fn a_search_that_is_stopped_tells_what_it_did() {
     for signal in ["-INT", "-TERM"] {
         let mut program = Command::new(PROGRAM);
