@@ -20,7 +20,12 @@ pub type Job = Box<dyn FnOnce() + Send>;
 impl Spawn {
     /// What `start` starts: it is told the thread's name and what to do, and answers whether it will be done.
     pub fn of(start: impl Fn(&str, Job) -> bool + Send + Sync + 'static) -> Self {
-        Spawn { start: Arc::new(start), cores: thread::available_parallelism().map_or(1, usize::from) }
+        Spawn::with_cores(thread::available_parallelism().map_or(1, usize::from), start)
+    }
+
+    /// The same, on so many cores, without a look at how many the machine has.
+    pub fn with_cores(cores: usize, start: impl Fn(&str, Job) -> bool + Send + Sync + 'static) -> Self {
+        Spawn { start: Arc::new(start), cores }
     }
 
     /// The same, on so many cores.

@@ -7,7 +7,8 @@
 //!
 //! - To change: give back what a former change of the same process began and did not end, so that its end comes too late.
 //! - To publish: read all that is there, write the next generation into the free slot that follows the newest, remove the others, and only
-//!   then answer. What is being written counts as a generation too: one that is ended late is lower.
+//!   then answer. What is being written counts as a generation too, and no generation is less than the time in microseconds: one that is ended
+//!   late is lower, also where all that was there when it began was removed.
 //! - To read: read all that is there; remove, if there are several, all but the greatest, and only then answer that.
 //!
 //! So a reader sees the former one or the new one, whole, also when the writer dies between any two steps: until the new object is
@@ -71,11 +72,10 @@ struct Look {
 }
 
 impl Look {
-    /// The generation to publish: greater than that of any version that is there, and of what is being written, as far as each of those saw
-    /// the others. So one that was given up and is ended late is lower, and nobody sees it.
-    fn next(&self) -> u64 {
+    /// The generation to publish.
+    fn next(&self, now: u64) -> u64 {
         let greatest = self.versions.iter().map(|version| version.order.0).max().unwrap_or_default();
-        greatest.saturating_add(1).saturating_add(self.written as u64)
+        following(greatest, self.written as u64, now)
     }
 }
 
@@ -89,7 +89,7 @@ impl Store {
             self.wait_until(end, &[0])?;
             look = self.versions(&keys)?;
         }
-        let order = (look.next(), system::random());
+        let order = (look.next(system::now()), system::random());
         let Look { versions, damaged, .. } = look;
         self.remove(&keys, damaged.into_iter())?;
         let newest = versions.iter().max_by_key(|version| version.order).map(|version| version.slot);
@@ -224,6 +224,13 @@ impl Store {
     }
 }
 
+/// A generation greater than that of any version that is there, and of what is being written, as far as each of those saw the others. So one that
+/// was given up and is ended late is lower, and nobody sees it. `now`, in nanoseconds since 1970, is the least: where all versions were removed,
+/// what is being written may have followed one of them.
+fn following(greatest: u64, written: u64, now: u64) -> u64 {
+    greatest.saturating_add(1).max(now / 1000).saturating_add(written)
+}
+
 /// The greatest version that is not lower than `own`, and the slots of all others, the lowest first.
 fn sorted(mut versions: Vec<Version>, own: Option<Order>) -> (Option<Version>, Vec<usize>) {
     versions.sort_by_key(|version| version.order);
@@ -293,9 +300,12 @@ mod tests {
 
     #[test]
     fn what_is_given_up_and_ended_late_is_lower_than_what_was_published_after_it() {
-        let given_up = Look { versions: Vec::new(), damaged: Vec::new(), written: 0 }.next();
-        let after = Look { versions: Vec::new(), damaged: Vec::new(), written: 1 }.next();
+        let (given_up, after) = (following(0, 0, 5_000), following(0, 1, 5_999));
         assert!((given_up, u64::MAX) < (after, 0));
+        // It followed a version that is removed meanwhile.
+        assert!((following(40, 0, 50_000), u64::MAX) < (following(0, 1, 51_000), 0));
+        // By a clock that is behind.
+        assert_eq!(following(40, 2, 0), 43);
     }
 
     #[test]

@@ -105,7 +105,7 @@ impl Engine {
 
     fn put_chunk(&self, op: &Operation, handle: usize, key: Key) {
         self.change(op, &[key], false, false);
-        let outcome = self.handle(handle).store.put_chunk(&self.hash(key), &self.value(key, op.number));
+        let outcome = self.handle(handle).store.put_chunk(self.hash(key), &self.value(key, op.number));
         self.tell(|world, now| {
             world.oracle.put_over(op.process, key, op.start, now);
             match &outcome {
@@ -121,7 +121,7 @@ impl Engine {
 
     fn get_chunk(&self, op: &Operation, handle: usize, key: Key) {
         self.sim.world().unchecked.insert(op.number);
-        let found = self.handle(handle).store.get_chunk(&self.hash(key));
+        let found = self.handle(handle).store.get_chunk(self.hash(key));
         self.tell(|world, now| match &found {
             Ok(found) => got(world, op, key, found.as_deref(), now),
             Err(error) => failed(world, op, key, error, now),
@@ -172,10 +172,10 @@ impl Engine {
         let opaque = keys.iter().filter(|key| key.kind == Kind::Opaque);
         self.tell(|world, _| keys.iter().for_each(|key| world.oracle.prefetched(op, *key)));
         let store = self.handle(handle).store;
-        let hashes: Vec<u8> = content.flat_map(|key| self.hash(*key)).collect();
+        let hashes: Vec<u8> = content.flat_map(|key| self.hash(*key)).copied().collect();
         let _ = store.prefetch_chunks(&hashes, 8);
         self.end(op, How::default(), true);
-        let hashes: Vec<u8> = opaque.flat_map(|key| self.hash(*key)).collect();
+        let hashes: Vec<u8> = opaque.flat_map(|key| self.hash(*key)).copied().collect();
         if !hashes.is_empty() {
             let op = self.begin(op.number, op.ledger, false);
             let _ = store.prefetch_chunks(&hashes, 32);
@@ -185,7 +185,7 @@ impl Engine {
 
     fn put_many(&self, op: &Operation, handle: usize, keys: &[Key], save: Option<usize>, how: How) {
         self.change(op, keys, false, how.durable);
-        let values: Vec<(Vec<u8>, Vec<u8>)> =
+        let values: Vec<(&[u8], Vec<u8>)> =
             keys.iter().map(|key| (self.hash(*key), self.value(*key, op.number))).collect();
         let pieces: Vec<[&[u8]; 2]> = values.iter().map(|(_, value)| value.split_at(value.len() / 3).into()).collect();
         let chunks: Vec<NewChunk<'_>> =
@@ -197,13 +197,14 @@ impl Engine {
     }
 
     pub fn get_many(&self, op: &Operation, handle: usize, keys: &[Key], how: How) {
-        let hashes: Vec<Vec<u8>> = keys.iter().map(|key| self.hash(*key)).collect();
+        let hashes: Vec<&[u8]> = keys.iter().map(|key| self.hash(*key)).collect();
         let longest = self.sim.plan.shape.lengths.longest();
-        let mut memory: Vec<Vec<u8>> = keys.iter().map(|_| vec![0; longest]).collect();
-        let mut pieces: Vec<[&mut [u8]; 1]> = memory.iter_mut().map(|memory| [memory.as_mut_slice()]).collect();
         // Every other into memory of its own.
+        let mut memory: Vec<Vec<u8>> =
+            (0..keys.len()).map(|at| vec![0; if at % 2 == 0 { longest } else { 0 }]).collect();
+        let mut pieces: Vec<[&mut [u8]; 1]> = memory.iter_mut().map(|memory| [memory.as_mut_slice()]).collect();
         let fetch = |(at, (hash, pieces))| {
-            let hash: &Vec<u8> = hash;
+            let hash: &&[u8] = hash;
             let pieces: &mut [&mut [u8]; 1] = pieces;
             Fetch::new(hash, if at % 2 == 0 { Memory::Pieces(pieces) } else { Memory::Allocate })
         };
@@ -219,8 +220,7 @@ impl Engine {
     }
 
     fn exists_many(&self, op: &Operation, handle: usize, keys: &[Key]) {
-        let hashes: Vec<Vec<u8>> = keys.iter().map(|key| self.hash(*key)).collect();
-        let hashes: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
+        let hashes: Vec<&[u8]> = keys.iter().map(|key| self.hash(*key)).collect();
         let outcome = self.handle(handle).store.exists_many(&hashes, &self.options(How::default()));
         self.tell(|world, now| {
             let Ok(answers) = &outcome else { return };
@@ -231,8 +231,7 @@ impl Engine {
 
     fn delete_many(&self, op: &Operation, handle: usize, keys: &[Key], how: How) {
         self.change(op, keys, true, false);
-        let hashes: Vec<Vec<u8>> = keys.iter().map(|key| self.hash(*key)).collect();
-        let hashes: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
+        let hashes: Vec<&[u8]> = keys.iter().map(|key| self.hash(*key)).collect();
         let outcome = self.handle(handle).store.delete_many_with(&hashes, &self.options(how));
         self.tell(|world, now| deleted(world, op, keys, &outcome, now));
         self.end(op, how, true);

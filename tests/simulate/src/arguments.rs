@@ -7,9 +7,11 @@ use crate::plan::{Less, Which};
 
 pub struct Arguments {
     /// How long to search.
-    pub time: Duration,
-    /// Run so many histories, however long it takes.
+    time: Option<Duration>,
+    /// Run so many histories.
     pub histories: Option<u64>,
+    /// Until so many operations have reached a backend.
+    pub operations: Option<u64>,
     /// The first seed.
     pub from: u64,
     /// Run this history alone, and tell it.
@@ -17,6 +19,8 @@ pub struct Arguments {
     pub less: Less,
     /// All histories over this backend. None: each over that of its seed.
     pub backend: Option<Which>,
+    /// A history that breaks a rule is told, and does not end the search.
+    pub goes_on: bool,
     pub json: bool,
     /// Tell how often each action met each fault.
     pub table: bool,
@@ -27,28 +31,33 @@ pub struct Arguments {
 }
 
 pub const USAGE: &str = "\
-kv-store-simulate [--seconds N | --minutes N | --hours N | --histories N] [--from SEED] [--jobs N] [--backend NAME]
-                  [--json] [--table]
+kv-store-simulate [--seconds N | --minutes N | --hours N] [--histories N] [--operations N] [--from SEED] [--jobs N]
+                  [--backend NAME] [--go-on] [--json] [--table]
 kv-store-simulate --planted [--only TEXT] [--seconds N] [--json]
 kv-store-simulate --seed N [--backend NAME] [--keep N,N,...] [--calm N,N,...] [--json]
 
 Runs histories of engines over a simulated store, by simulated time: one seed is one history. Ends with 1 at the first one that
-breaks a rule, told as the shortest history that was found and the command that runs it again. --planted tells which planted bugs are found, in 60 s each.
+breaks a rule, told as the shortest history that was found and the command that runs it again. Otherwise it ends after a time, so many histories or
+operations that reached a backend, whichever comes first, or 60 s where none is given. SIGINT or SIGTERM ends it after the histories that run.
+--go-on: a history that breaks a rule is told on stderr, and the search goes on.
+--planted tells which planted bugs are found, in 60 s each.
 --backend: all histories over contract (a simulated storage system that keeps the contract), memkv (the shipped backend and its server,
 over simulated connections), redis, s3 or mooncake (the shipped backend, over a simulated server), local-fs or segments (the shipped backend
-over simulated files). Without it 10 % of the seeds are over each of memkv, redis, s3, local-fs and segments.
+over simulated files). Without it 10 % of the seeds are over each of these six, and the others over contract.
 ";
 
 impl Arguments {
     pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let jobs = std::thread::available_parallelism().map_or(1, usize::from);
         let mut parsed = Arguments {
-            time: Duration::from_secs(60),
+            time: None,
             histories: None,
+            operations: None,
             from: 1,
             seed: None,
             less: Less::default(),
             backend: None,
+            goes_on: false,
             json: false,
             table: false,
             jobs,
@@ -59,10 +68,11 @@ impl Arguments {
             let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
             let number = |text: String| text.parse::<u64>().map_err(|_| format!("{argument}: {text:?} is no number"));
             match argument.as_str() {
-                "--seconds" => parsed.time = Duration::from_secs(number(value()?)?),
-                "--minutes" => parsed.time = Duration::from_secs(60 * number(value()?)?),
-                "--hours" => parsed.time = Duration::from_secs(3600 * number(value()?)?),
+                "--seconds" => parsed.time = Some(Duration::from_secs(number(value()?)?)),
+                "--minutes" => parsed.time = Some(Duration::from_secs(60 * number(value()?)?)),
+                "--hours" => parsed.time = Some(Duration::from_secs(3600 * number(value()?)?)),
                 "--histories" => parsed.histories = Some(number(value()?)?),
+                "--operations" => parsed.operations = Some(number(value()?)?),
                 "--from" => parsed.from = number(value()?)?,
                 "--seed" => parsed.seed = Some(number(value()?)?),
                 "--jobs" => parsed.jobs = number(value()?)?.clamp(1, 256) as usize,
@@ -74,6 +84,7 @@ impl Arguments {
                     parsed.backend = Some(Which::named(&name).ok_or_else(unknown)?);
                 }
                 "--calm" => parsed.less.calm = numbers(&value()?)?,
+                "--go-on" => parsed.goes_on = true,
                 "--json" => parsed.json = true,
                 "--planted" => parsed.planted = true,
                 "--only" => parsed.only = Some(value()?),
@@ -82,6 +93,17 @@ impl Arguments {
             }
         }
         Ok(parsed)
+    }
+
+    /// How long to search for one bug.
+    pub fn time(&self) -> Duration {
+        self.time.unwrap_or(Duration::from_secs(60))
+    }
+
+    /// When to end. None: something else ends it.
+    pub fn until(&self) -> Option<Duration> {
+        let others = self.histories.is_some() || self.operations.is_some();
+        self.time.or_else(|| (!others).then(|| self.time()))
     }
 }
 

@@ -10,7 +10,7 @@ use kv_store_core::store::Setup;
 use kv_store_core::{BatchOptions, Error, NewChunk, RequestQueue, Save, SaveOutcome, Store};
 
 use crate::chance::Dice;
-use crate::names::{self, Key, Kind, Version};
+use crate::names::{Key, Kind, Version};
 use crate::oracle::{Ledger, Operation};
 use crate::plan::{Backend, How, SAVES};
 use crate::queued::Queued;
@@ -131,7 +131,8 @@ impl Engine {
         let former = std::mem::replace(&mut *self.place(handle), Handle { store: Arc::new(store), number });
         // The queue and the saves keep the first one open.
         if former.number > 0 {
-            self.sim.world().oracle.forget(Ledger::Handle { process: self.process, handle: former.number });
+            let ledger = Ledger::Handle { process: self.process, handle: former.number };
+            self.sim.world().oracle.forget(ledger, self.now());
         }
     }
 
@@ -177,7 +178,7 @@ impl Engine {
         self.sim.plan.shape.lengths.value(key, Self::version(key, number))
     }
 
-    pub fn hash(&self, key: Key) -> Vec<u8> {
+    pub fn hash(&self, key: Key) -> &'static [u8] {
         self.sim.plan.shape.lengths.hash(key)
     }
 
@@ -223,7 +224,7 @@ impl Engine {
         let key = Key { kind: Kind::Content, number: 0 };
         let (hash, value) = (self.hash(key), self.value(key, 0));
         let pieces = [value.as_slice()];
-        let chunks = [NewChunk::new(&hash, &pieces)];
+        let chunks = [NewChunk::new(hash, &pieces)];
         let save = store.begin_save().map_err(|error| error.to_string())?;
         let options = BatchOptions::default();
         let told = |error: Error| format!("a put fails: {error}");
@@ -238,12 +239,11 @@ impl Engine {
 
     /// Which key a hash is of.
     pub fn key_of(&self, hash: &[u8]) -> Option<Key> {
-        let place = names::of_chunk(hash);
         let shape = &self.sim.plan.shape;
         [Kind::Content, Kind::Opaque, Kind::Register]
             .into_iter()
             .flat_map(|kind| (0..shape.keys[kind as usize]).map(move |number| Key { kind, number }))
-            .find(|key| names::of_chunk(&shape.lengths.hash(*key)) == place)
+            .find(|key| shape.lengths.hash(*key) == hash)
     }
 
     /// The options of a batch, as the library has them.

@@ -13,6 +13,7 @@ mod calls;
 mod chance;
 mod engine;
 mod guest;
+mod hashed;
 mod names;
 mod oracle;
 mod plan;
@@ -21,6 +22,7 @@ mod planted;
 mod queued;
 mod report;
 mod rules;
+mod search;
 mod shape;
 mod shipped;
 mod shrink;
@@ -29,18 +31,13 @@ mod threads;
 mod world;
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use arguments::Arguments;
-use kv_platform::sync::Mutex;
 use oracle::Violation;
-use plan::{Less, Plan, Which};
+use plan::{Plan, Which};
 use report::{Found, Report};
 use threads::Stacks;
-
-/// A history that runs for so long holds a lock that it waits for.
-const HANGS_AFTER: Duration = Duration::from_secs(60);
 
 /// Lines of the library are about faults on purpose.
 struct Quiet;
@@ -64,7 +61,7 @@ fn main() -> ExitCode {
         }
     };
     if arguments.planted {
-        return match plant::run(arguments.only.as_deref(), arguments.time, arguments.json) {
+        return match plant::run(arguments.only.as_deref(), arguments.time(), arguments.json) {
             Ok(all_found) => ExitCode::from(u8::from(!all_found)),
             Err(wrong) => {
                 eprintln!("{wrong}");
@@ -72,13 +69,14 @@ fn main() -> ExitCode {
             }
         };
     }
+    keep_memory();
     kv_store_core::log::set_sink(Some(Box::new(Quiet)));
     // A panic is a violation, and told as one.
     std::panic::set_hook(Box::new(|_| ()));
     let begun = Instant::now();
     let report = match arguments.seed {
         Some(seed) => one(seed, &arguments),
-        None => search(&arguments),
+        None => search::run(&arguments),
     };
     match arguments.json {
         true => println!("{}", report.json(begun.elapsed())),
@@ -88,6 +86,17 @@ fn main() -> ExitCode {
         print!("{}", report.table());
     }
     ExitCode::from(u8::from(report.found.is_some()))
+}
+
+/// What one history gives back the next one takes: it need not go to the kernel and come from there again.
+fn keep_memory() {
+    #[cfg(target_env = "gnu")]
+    for (what, bytes) in
+        [(libc::M_MMAP_THRESHOLD, 32 << 20), (libc::M_TRIM_THRESHOLD, 512 << 20), (libc::M_TOP_PAD, 16 << 20)]
+    {
+        // SAFETY: no other thread runs yet, and each is a setting that takes a number of bytes.
+        unsafe { libc::mallopt(what, bytes) };
+    }
 }
 
 /// Run one history, and tell it.
@@ -112,84 +121,6 @@ fn one(seed: u64, arguments: &Arguments) -> Report {
         after: begun.elapsed(),
     });
     report
-}
-
-/// What all jobs share.
-struct Search {
-    next: AtomicU64,
-    over: AtomicBool,
-    report: Mutex<Report>,
-    first: Mutex<Option<(u64, Violation, Duration)>>,
-    /// Of each job: since when its history runs, in milliseconds of the search, and its seed.
-    running: Vec<(AtomicU64, AtomicU64)>,
-}
-
-/// Run histories until the time is up, or one breaks a rule.
-fn search(arguments: &Arguments) -> Report {
-    let begun = Instant::now();
-    let search = Search {
-        next: AtomicU64::new(arguments.from),
-        over: AtomicBool::new(false),
-        report: Mutex::default(),
-        first: Mutex::default(),
-        running: (0..arguments.jobs).map(|_| (AtomicU64::new(u64::MAX), AtomicU64::new(0))).collect(),
-    };
-    std::thread::scope(|scope| {
-        let jobs: Vec<_> = (0..arguments.jobs)
-            .map(|job| {
-                scope.spawn({
-                    let search = &search;
-                    move || search.work(job, arguments, begun)
-                })
-            })
-            .collect();
-        while !jobs.iter().all(|job| job.is_finished()) {
-            std::thread::sleep(Duration::from_millis(20));
-            search.watch(begun);
-        }
-    });
-    let mut report = std::mem::take(&mut *search.report.lock());
-    let first = search.first.lock().take();
-    report.found = first.map(|(seed, violation, after)| shortest(seed, arguments.backend, violation, after));
-    report
-}
-
-impl Search {
-    fn work(&self, job: usize, arguments: &Arguments, begun: Instant) {
-        let mut stacks = Stacks::default();
-        let (since, running) = &self.running[job];
-        let last = arguments.histories.map(|histories| arguments.from + histories);
-        while !self.over.load(Relaxed) && (last.is_some() || begun.elapsed() < arguments.time) {
-            let seed = self.next.fetch_add(1, Relaxed);
-            if last.is_some_and(|last| seed >= last) {
-                return;
-            }
-            running.store(seed, Relaxed);
-            since.store(begun.elapsed().as_millis() as u64, Relaxed);
-            let history = sim::run(&Plan::of(seed, arguments.backend), &Less::default(), &mut stacks, false);
-            since.store(u64::MAX, Relaxed);
-            self.report.lock().add(seed, &history);
-            if let Some(violation) = history.violation {
-                self.over.store(true, Relaxed);
-                self.first.lock().get_or_insert((seed, violation, begun.elapsed()));
-            }
-        }
-    }
-
-    /// End a search in which a history does not go on.
-    fn watch(&self, begun: Instant) {
-        let now = begun.elapsed().as_millis() as u64;
-        for (since, seed) in &self.running {
-            if now.saturating_sub(since.load(Relaxed)) > HANGS_AFTER.as_millis() as u64 {
-                let seed = seed.load(Relaxed);
-                eprintln!(
-                    "seed {seed} breaks \"hangs\": a simulated thread waits for a lock that another one holds while it waits"
-                );
-                eprintln!("again: cargo xtask simulate --seed {seed}");
-                std::process::exit(1);
-            }
-        }
-    }
 }
 
 /// The shortest history that breaks the same rule.

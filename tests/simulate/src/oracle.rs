@@ -2,8 +2,9 @@
 //! contract (`wit/backend.wit`) have the sentences. It looks into the storage system at the moment of the answer, so that what is not
 //! promised there and then is found without a later read.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
+use crate::hashed::{HashMap, HashSet};
 use crate::names::{Key, Kind, Version};
 use crate::threads::{MILLISECOND, Moment};
 use crate::world::Origin;
@@ -90,6 +91,8 @@ pub struct Oracle {
     pub changes: HashMap<Key, Vec<Change>>,
     pub covers: HashMap<Key, Vec<Cover>>,
     pub owed: BTreeMap<Ledger, BTreeMap<Key, Owed>>,
+    /// What a ledger owed before it was closed or told of the loss, and until when.
+    let_go: HashMap<(Ledger, Key), Moment>,
     /// Manifests that were published over a ledger.
     pub published: HashMap<Ledger, Vec<(Moment, Moment)>>,
     /// Keys of which anything was ever taken away, or tried to be.
@@ -117,20 +120,21 @@ impl Oracle {
     pub fn new() -> Self {
         Oracle {
             violations: Vec::new(),
-            changes: HashMap::new(),
-            covers: HashMap::new(),
+            changes: HashMap::default(),
+            covers: HashMap::default(),
             owed: BTreeMap::new(),
-            published: HashMap::new(),
+            let_go: HashMap::default(),
+            published: HashMap::default(),
             touched: BTreeSet::new(),
-            seen: HashMap::new(),
-            order: HashMap::new(),
-            prefetched: HashMap::new(),
-            puts: HashMap::new(),
+            seen: HashMap::default(),
+            order: HashMap::default(),
+            prefetched: HashMap::default(),
+            puts: HashMap::default(),
             numbered: 0,
-            offered: HashSet::new(),
-            submitted: HashMap::new(),
-            doubts: HashMap::new(),
-            damaged: HashMap::new(),
+            offered: HashSet::default(),
+            submitted: HashMap::default(),
+            doubts: HashMap::default(),
+            damaged: HashMap::default(),
         }
     }
 
@@ -250,6 +254,7 @@ impl Oracle {
     /// A save was told that it has lost a chunk.
     pub fn told_loss(&mut self, op: &Operation, key: Key, now: Moment) {
         self.owed.entry(op.ledger).or_default().remove(&key);
+        self.let_go.insert((op.ledger, key), now);
         if !self.offered.contains(&(op.ledger, key)) {
             let text = format!(
                 "{key}: operation {} is told that its save has lost it, and it was never put for it",
@@ -324,8 +329,10 @@ impl Oracle {
         });
     }
 
-    pub fn is_owed(&self, ledger: Ledger, key: Key) -> bool {
-        self.owed.get(&ledger).is_some_and(|owed| owed.contains_key(&key))
+    /// Whether it is owed, or was at some time since then.
+    pub fn was_owed(&self, ledger: Ledger, key: Key, since: Moment) -> bool {
+        let is_owed = self.owed.get(&ledger).is_some_and(|owed| owed.contains_key(&key));
+        is_owed || self.let_go.get(&(ledger, key)).is_some_and(|at| *at >= since)
     }
 
     pub fn prefetched(&mut self, op: &Operation, key: Key) {
@@ -344,11 +351,27 @@ impl Oracle {
     }
 
     /// Forget what a handle owes: it was closed.
-    pub fn forget(&mut self, ledger: Ledger) {
-        self.owed.remove(&ledger);
+    pub fn forget(&mut self, ledger: Ledger, now: Moment) {
+        let owed = self.owed.remove(&ledger).unwrap_or_default();
+        self.let_go.extend(owed.into_keys().map(|key| ((ledger, key), now)));
     }
 }
 
 pub fn ms(moment: Moment) -> String {
     format!("{}.{:03} ms", moment / MILLISECOND, moment % MILLISECOND / 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_closed_handle_owed_may_have_been_told_to_exist_before() {
+        let (ledger, key) = (Ledger::Handle { process: 0, handle: 0 }, Key { kind: Kind::Content, number: 0 });
+        let mut oracle = Oracle::new();
+        oracle.owes(ledger, key, 5);
+        assert!(oracle.was_owed(ledger, key, 20));
+        oracle.forget(ledger, 10);
+        assert!(oracle.was_owed(ledger, key, 10) && !oracle.was_owed(ledger, key, 11));
+    }
 }

@@ -23,17 +23,17 @@ impl Engine {
     pub fn act_by_queue(&self, step: &Step) {
         // It is a queue of the first handle.
         let ledger = Ledger::Handle { process: self.process, handle: 0 };
-        let hashes = |keys: &[Key]| keys.iter().map(|key| self.hash(*key)).collect::<Vec<_>>();
+        let hashes = |keys: &[Key]| keys.iter().map(|key| self.hash(*key).to_vec()).collect::<Vec<_>>();
         let room = |keys: &[Key]| -> Vec<(Vec<u8>, Vec<u8>)> {
             let longest = self.sim.plan.shape.lengths.longest();
-            keys.iter().map(|key| (self.hash(*key), vec![0; longest])).collect()
+            keys.iter().map(|key| (self.hash(*key).to_vec(), vec![0; longest])).collect()
         };
         let number = step.number;
         match &step.action {
             Action::QueuePut { keys, save, how } => {
                 let of = save.and_then(|save| self.saves.get(save)).cloned();
                 let ledger = save.map_or(ledger, |save| Ledger::Save { process: self.process, save });
-                let values = keys.iter().map(|key| (self.hash(*key), self.value(*key, number))).collect();
+                let values = keys.iter().map(|key| (self.hash(*key).to_vec(), self.value(*key, number))).collect();
                 let what = What::Puts { saved: save.is_some() };
                 self.submit(number, ledger, keys, *how, Asked::one(what, Request::put(values, of)));
             }

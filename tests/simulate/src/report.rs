@@ -26,6 +26,8 @@ pub struct Report {
     pub pairs: BTreeMap<(&'static str, &'static str), u64>,
     /// The same for the same seeds, however many jobs there were.
     pub digest: u64,
+    /// Histories that break a rule.
+    pub violations: u64,
     pub found: Option<Found>,
 }
 
@@ -46,6 +48,7 @@ pub struct Found {
 impl Report {
     pub fn add(&mut self, seed: u64, history: &History) {
         self.histories += 1;
+        self.violations += u64::from(history.violation.is_some());
         *self.over.entry(history.backend.name()).or_default() += 1;
         self.operations += history.operations;
         self.steps += history.steps;
@@ -78,6 +81,7 @@ impl Report {
             "digest": format!("{:016x}", self.digest),
             "pairs": pairs.collect::<Vec<_>>(),
             "pairs_met_often": self.often(),
+            "violations": self.violations,
             "violation": self.found.as_ref().map(Found::json),
         })
     }
@@ -102,7 +106,7 @@ impl Report {
         if let Some(((action, fault), count)) = least {
             text += &format!("; the least: {action} x {fault}, {count}");
         }
-        text += &format!("\n{} violations\n", usize::from(self.found.is_some()));
+        text += &format!("\n{} violations\n", self.violations);
         if let Some(found) = &self.found {
             text += &found.text();
         }

@@ -295,7 +295,7 @@ impl World {
     /// Whether a chunk may come from somewhere else than the storage system.
     fn may_be_held(&self, op: &Operation, key: Key) -> bool {
         let puts = self.oracle.puts.get(&(op.process, key)).into_iter().flatten();
-        self.oracle.is_owed(op.ledger, key)
+        self.oracle.was_owed(op.ledger, key, op.start)
             || self.oracle.prefetched.contains_key(&(op.ledger, key))
             || puts.into_iter().any(|(_, end)| end.is_none_or(|end| end >= op.start))
     }

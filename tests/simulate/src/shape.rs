@@ -123,7 +123,7 @@ impl Which {
         Which::ALL.into_iter().find(|which| which.name() == name)
     }
 
-    /// That of a seed. Mooncake is asked for by name alone: `docs/proof-mooncake.md` says why.
+    /// That of a seed.
     pub fn of(seed: u64) -> Self {
         match Dice::of(seed, &[6]).below(10) {
             0 => Which::Memkv,
@@ -131,6 +131,7 @@ impl Which {
             2 => Which::LocalFs,
             3 => Which::S3,
             4 => Which::Segments,
+            5 => Which::Mooncake,
             _ => Which::Contract,
         }
     }

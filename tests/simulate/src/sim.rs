@@ -1,6 +1,6 @@
 //! One history: its threads, its storage system, its engines, and what befalls them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -13,6 +13,7 @@ use crate::calls::Fate;
 use crate::chance::Dice;
 use crate::engine;
 use crate::guest::Guest;
+use crate::hashed::HashMap;
 use crate::oracle::{Violation, ms};
 use crate::plan::{Backend, Event, Less, Plan, S3};
 use crate::shipped;
@@ -202,7 +203,7 @@ fn befall(sim: &Arc<Sim>, event: &Event, number: u32) {
 /// A process of its own for an engine, and what opens stores in it.
 pub fn setup(sim: &Arc<Sim>, process: usize) -> Setup {
     let own = sim.clone();
-    let spawn = Spawn::of(move |_, job| {
+    let spawn = Spawn::with_cores(4, move |_, job| {
         let now = own.threads.moment();
         if own.world().no_threads_until > now {
             return false;
@@ -218,7 +219,7 @@ pub fn setup(sim: &Arc<Sim>, process: usize) -> Setup {
         Ok(())
     });
     let clock = Clock::of(sim.threads.clone());
-    let parts = ProcessParts { clock, spawn: spawn.on_cores(4), random, forks: || 0 };
+    let parts = ProcessParts { clock, spawn, random, forks: || 0 };
     let config = Config::given(&config(sim)).expect("the config of a history is one");
     Setup {
         config: Source::Given(config),

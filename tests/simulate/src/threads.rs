@@ -5,18 +5,19 @@
 //! between single instructions is for loom.
 
 use std::any::Any;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use kv_platform::sync::Mutex;
+use kv_platform::sync::{Mutex, MutexGuard};
 use kv_store_core::process::{Job, Time, WaitAddress};
 
 use crate::chance::Dice;
+use crate::hashed::HashMap;
 
 /// Nanoseconds since the history began.
 pub type Moment = u64;
@@ -27,6 +28,8 @@ pub const SECOND: Moment = 1_000_000_000;
 
 /// Room for what parses a config, the deepest that runs on it.
 const STACK_BYTES: usize = 512 << 10;
+/// No history goes on for so long: nothing comes then.
+const NEVER: Moment = 100_000 * SECOND;
 /// 2033-05-18.
 const EPOCH: Duration = Duration::from_secs(2_000_000_000);
 
@@ -59,12 +62,13 @@ struct State {
     current: Option<usize>,
     known: Vec<Known>,
     ready: Vec<usize>,
-    timers: BinaryHeap<Reverse<(Moment, u64)>>,
-    due: HashMap<u64, Due>,
+    timers: BinaryHeap<Reverse<Timer>>,
     waiting: HashMap<WaitAddress, Vec<usize>>,
     spawned: Vec<(usize, Job)>,
     numbered: u64,
     over: bool,
+    /// Threads that have not ended and are awaited.
+    awaited: usize,
     /// When all that is awaited had ended.
     done: Moment,
     panic: Option<String>,
@@ -86,6 +90,32 @@ struct Known {
 
 // SAFETY: the pointer is used only by the coroutine that it belongs to, on the thread that runs all of them.
 unsafe impl Send for Known {}
+
+/// What comes at a moment. Of several at once the one that was planned first comes first.
+struct Timer {
+    at: (Moment, u64),
+    due: Due,
+}
+
+impl PartialEq for Timer {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl Eq for Timer {}
+
+impl PartialOrd for Timer {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Timer {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.at.cmp(&other.at)
+    }
+}
 
 enum Due {
     Wake { thread: usize, ticket: u64 },
@@ -117,11 +147,11 @@ impl Threads {
             known: Vec::new(),
             ready: Vec::new(),
             timers: BinaryHeap::new(),
-            due: HashMap::new(),
-            waiting: HashMap::new(),
+            waiting: HashMap::default(),
             spawned: Vec::new(),
             numbered: 0,
             over: false,
+            awaited: 0,
             done: 0,
             panic: None,
             digest: seed,
@@ -165,6 +195,7 @@ impl Threads {
         let thread = state.known.len();
         let known = Known { waits: std::ptr::null(), task, ticket: 0, place: None, done: false, awaited };
         state.known.push(known);
+        state.awaited += usize::from(awaited);
         state.spawned.push((thread, job));
         state.ready.push(thread);
     }
@@ -211,7 +242,7 @@ impl Threads {
             if let Some(place) = place {
                 state.waiting.entry(place).or_default().push(current);
             }
-            if let Some(until) = until {
+            if let Some(until) = until.filter(|until| *until < NEVER) {
                 let wake = Due::Wake { thread: current, ticket: state.known[current].ticket };
                 // Who looks again at once, again and again, would keep the time from passing.
                 let until = until.max(state.now + MICROSECOND);
@@ -228,23 +259,28 @@ impl Threads {
 
     /// Run until all that is awaited has ended, and then for `after` more, so that what others do for it ends too.
     pub fn run(&self, stacks: &mut Stacks, at_most: Moment, after: Moment) -> Ended {
-        let mut threads: BTreeMap<usize, Thread> = BTreeMap::new();
+        let mut threads: Vec<Option<Thread>> = Vec::new();
         let mut end = at_most;
         let mut ended = Ended::Done;
         let mut all_done = false;
         loop {
-            self.take_spawned(&mut threads, stacks);
-            if !all_done && self.state.lock().known.iter().all(|known| known.done || !known.awaited) {
+            let mut state = self.state.lock();
+            if !state.spawned.is_empty() {
+                let spawned = std::mem::take(&mut state.spawned);
+                drop(state);
+                self.take_spawned(spawned, &mut threads, stacks);
+                state = self.state.lock();
+            }
+            if !all_done && state.awaited == 0 {
                 all_done = true;
-                let mut state = self.state.lock();
                 state.done = state.now;
                 end = state.now + after;
             }
-            if let Some(panic) = self.state.lock().panic.take() {
+            if let Some(panic) = state.panic.take() {
                 ended = Ended::Panicked(panic);
                 break;
             }
-            match self.next(end) {
+            match Self::next(state, end) {
                 Next::Thread(thread) => self.step(&mut threads, thread, stacks),
                 Next::Event(event) => event(),
                 Next::Nobody if all_done => break,
@@ -263,8 +299,7 @@ impl Threads {
         ended
     }
 
-    fn take_spawned(&self, threads: &mut BTreeMap<usize, Thread>, stacks: &mut Stacks) {
-        let spawned = std::mem::take(&mut self.state.lock().spawned);
+    fn take_spawned(&self, spawned: Vec<(usize, Job)>, threads: &mut Vec<Option<Thread>>, stacks: &mut Stacks) {
         for (number, job) in spawned {
             let own = self.own.upgrade().expect("it runs");
             let stack = stacks.0.pop().unwrap_or_else(|| DefaultStack::new(STACK_BYTES).expect("memory for a stack"));
@@ -275,26 +310,29 @@ impl Threads {
                 {
                     own.state.lock().panic.get_or_insert(text_of(&*panic));
                 }
-                own.state.lock().known[number].done = true;
+                let mut state = own.state.lock();
+                let known = &mut state.known[number];
+                known.done = true;
+                state.awaited -= usize::from(known.awaited);
             });
-            threads.insert(number, thread);
+            threads.resize_with(threads.len().max(number + 1), || None);
+            threads[number] = Some(thread);
         }
     }
 
-    fn step(&self, threads: &mut BTreeMap<usize, Thread>, number: usize, stacks: &mut Stacks) {
-        let Some(thread) = threads.get_mut(&number) else { return };
+    fn step(&self, threads: &mut [Option<Thread>], number: usize, stacks: &mut Stacks) {
+        let Some(thread) = threads.get_mut(number).and_then(Option::as_mut) else { return };
         self.state.lock().current = Some(number);
         let result = thread.resume(());
         self.state.lock().current = None;
         if let CoroutineResult::Return(()) = result
-            && let Some(thread) = threads.remove(&number)
+            && let Some(thread) = threads[number].take()
         {
             stacks.0.push(thread.into_stack());
         }
     }
 
-    fn next(&self, end: Moment) -> Next {
-        let mut state = self.state.lock();
+    fn next(mut state: MutexGuard<'_, State>, end: Moment) -> Next {
         loop {
             if !state.ready.is_empty() {
                 let len = state.ready.len();
@@ -308,35 +346,37 @@ impl Threads {
                     state.digest.rotate_left(5) ^ (thread as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ state.now;
                 return Next::Thread(thread);
             }
-            let Some(Reverse((moment, number))) = state.timers.pop() else { return Next::Nobody };
+            let Some(Reverse(Timer { at: (moment, _), due })) = state.timers.pop() else { return Next::Nobody };
             if moment > end {
                 return Next::TooLate;
             }
             state.now = state.now.max(moment);
-            match state.due.remove(&number) {
-                Some(Due::Event(event)) => return Next::Event(event),
-                Some(Due::Wake { thread, ticket }) if state.known[thread].ticket == ticket => state.wake(thread),
-                _ => {}
+            match due {
+                Due::Event(event) => return Next::Event(event),
+                Due::Wake { thread, ticket } if state.known[thread].ticket == ticket => state.wake(thread),
+                Due::Wake { .. } => {}
             }
         }
     }
 
     /// Unwind the threads that wait for work. Where one of those that are awaited has not ended, what others do may be borrowed from it:
     /// they stay as they are.
-    fn end(&self, mut threads: BTreeMap<usize, Thread>, stacks: &mut Stacks, done: bool) {
+    fn end(&self, mut threads: Vec<Option<Thread>>, stacks: &mut Stacks, done: bool) {
         self.state.lock().over = true;
         if !done {
-            threads.into_values().for_each(std::mem::forget);
+            threads.into_iter().for_each(std::mem::forget);
             return;
         }
-        while let Some(number) = threads.keys().next().copied() {
-            self.step(&mut threads, number, stacks);
-            // A job may hand others over while it ends.
-            self.state.lock().spawned.clear();
+        for number in 0..threads.len() {
+            while threads[number].is_some() {
+                self.step(&mut threads, number, stacks);
+                // A job may hand others over while it ends.
+                let spawned = std::mem::take(&mut self.state.lock().spawned);
+                drop(spawned);
+            }
         }
-        let mut state = self.state.lock();
-        state.due.clear();
-        state.timers.clear();
+        let timers = std::mem::take(&mut self.state.lock().timers);
+        drop(timers);
     }
 }
 
@@ -350,8 +390,7 @@ enum Next {
 impl State {
     fn due(&mut self, moment: Moment, due: Due) {
         self.numbered += 1;
-        self.timers.push(Reverse((moment, self.numbered)));
-        self.due.insert(self.numbered, due);
+        self.timers.push(Reverse(Timer { at: (moment, self.numbered), due }));
     }
 
     fn wake(&mut self, thread: usize) {

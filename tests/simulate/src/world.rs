@@ -1,11 +1,12 @@
 //! The storage system of a history: what is visible, what survives a power loss, and what was taken away, when and by whom.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kv_store_core::backend::{Presence, Put};
 
 use crate::chance::Dice;
+use crate::hashed::{HashMap, HashSet};
 use crate::names::{self, Key, Kind, Stored, Version};
 use crate::oracle::Oracle;
 use crate::plan::{Plan, Shape};
@@ -19,7 +20,6 @@ pub struct Entry {
     /// It is what was put.
     pub sound: bool,
     pub version: Option<Version>,
-    pub used: Moment,
 }
 
 /// A place for a value.
@@ -142,29 +142,29 @@ pub struct World {
 impl World {
     pub fn new(plan: &Plan) -> Self {
         let shape = plan.shape.clone();
-        let mut keys = HashMap::new();
+        let mut keys = HashMap::default();
         for kind in [Kind::Content, Kind::Opaque, Kind::Register, Kind::Manifest] {
             for number in 0..shape.keys[kind as usize] {
                 let key = Key { kind, number };
-                keys.extend(names::places(shape.lengths, key).map(|place| (place, key)));
+                keys.extend(names::places(shape.lengths, key).iter().map(|place| (place.clone(), key)));
             }
         }
         World {
             keys,
             slots: BTreeMap::new(),
-            pending: HashMap::new(),
+            pending: HashMap::default(),
             calls: 0,
-            returned: HashMap::new(),
-            calls_of: HashMap::new(),
-            faulty: HashSet::new(),
-            unchecked: HashSet::new(),
-            keys_of: HashMap::new(),
+            returned: HashMap::default(),
+            calls_of: HashMap::default(),
+            faulty: HashSet::default(),
+            unchecked: HashSet::default(),
+            keys_of: HashMap::default(),
             dead: vec![false; plan.engines.len()],
             running: BTreeSet::new(),
             finished: 0,
             begun: plan.engines.iter().map(|engine| engine.start).collect(),
             frozen_until: 0,
-            partitioned: HashMap::new(),
+            partitioned: HashMap::default(),
             stood_still: Vec::new(),
             no_threads_until: 0,
             log_unsynced_by: None,
@@ -241,7 +241,7 @@ impl World {
         match request {
             Request::Exists(places) => {
                 self.operations += places.len() as u64;
-                Reply::Exists(places.iter().map(|place| self.presence(place, now)).collect())
+                Reply::Exists(places.iter().map(|place| self.presence(place)).collect())
             }
             Request::Put { chunks, replace } => {
                 self.operations += chunks.len() as u64;
@@ -249,7 +249,7 @@ impl World {
             }
             Request::Get(places) => {
                 self.operations += places.len() as u64;
-                Reply::Get(places.iter().map(|place| self.read(place, now)).collect())
+                Reply::Get(places.iter().map(|place| self.read(place)).collect())
             }
             Request::Delete(places) => {
                 self.operations += places.len() as u64;
@@ -262,7 +262,7 @@ impl World {
             }
             Request::GetManifest(place) => {
                 self.operations += 1;
-                Reply::Manifest(self.read(place, now))
+                Reply::Manifest(self.read(place))
             }
             Request::DeleteManifest(place) => {
                 self.operations += 1;
@@ -273,25 +273,20 @@ impl World {
         }
     }
 
-    fn presence(&mut self, place: &Stored, now: Moment) -> Presence {
-        match self.slots.get_mut(place).and_then(|slot| slot.visible.as_mut()) {
-            Some(entry) => {
-                entry.used = now;
-                Presence::Present(Some(entry.bytes.len() as u64))
-            }
+    fn presence(&self, place: &Stored) -> Presence {
+        match self.slots.get(place).and_then(|slot| slot.visible.as_ref()) {
+            Some(entry) => Presence::Present(Some(entry.bytes.len() as u64)),
             None => Presence::Absent,
         }
     }
 
-    fn read(&mut self, place: &Stored, now: Moment) -> Option<Arc<Vec<u8>>> {
-        let entry = self.slots.get_mut(place)?.visible.as_mut()?;
-        entry.used = now;
-        Some(entry.bytes.clone())
+    fn read(&self, place: &Stored) -> Option<Arc<Vec<u8>>> {
+        Some(self.slots.get(place)?.visible.as_ref()?.bytes.clone())
     }
 
-    pub fn entry(&self, place: &Stored, bytes: &Arc<Vec<u8>>, now: Moment) -> Entry {
+    pub fn entry(&self, place: &Stored, bytes: &Arc<Vec<u8>>) -> Entry {
         let version = self.keys.get(place).and_then(|key| names::stored_version(self.shape.lengths, *key, bytes));
-        Entry { bytes: bytes.clone(), sound: true, version, used: now }
+        Entry { bytes: bytes.clone(), sound: true, version }
     }
 
     fn put(&mut self, place: &Stored, bytes: &Arc<Vec<u8>>, replace: bool, by: Origin, now: Moment) -> Put {
@@ -299,7 +294,7 @@ impl World {
         if exists && !replace {
             return Put::Existed;
         }
-        let entry = self.entry(place, bytes, now);
+        let entry = self.entry(place, bytes);
         if let Some(key) = self.keys.get(place).copied() {
             self.oracle.applied(key, entry.version, by, now);
             if replace {
@@ -319,7 +314,7 @@ impl World {
     ) -> Vec<usize> {
         let mut absent = Vec::new();
         for (at, place) in fresh.iter().enumerate() {
-            if self.presence(place, now) == Presence::Absent {
+            if self.presence(place) == Presence::Absent {
                 absent.push(at);
             }
         }
@@ -339,7 +334,7 @@ impl World {
     }
 
     fn publish(&mut self, place: &Stored, bytes: &Arc<Vec<u8>>, by: Origin, now: Moment) {
-        let mut entry = self.entry(place, bytes, now);
+        let mut entry = self.entry(place, bytes);
         self.generation += 1;
         let mut bytes = (**bytes).clone();
         if let Some(zeros) = bytes.last_chunk_mut::<16>() {
@@ -362,8 +357,8 @@ impl World {
     /// Take away what is there, by nobody's call.
     pub fn evict(&mut self, key: Key, now: Moment) {
         for place in names::places(self.shape.lengths, key) {
-            self.remove(&place, None, now);
-            self.slots.entry(place).or_default().durable = None;
+            self.remove(place, None, now);
+            self.slots.entry(place.clone()).or_default().durable = None;
         }
     }
 
@@ -446,14 +441,14 @@ impl World {
     /// Bytes that are stored change.
     pub fn rot(&mut self, key: Key, dice: &mut Dice, now: Moment) {
         for place in names::places(self.shape.lengths, key) {
-            let Some(slot) = self.slots.get_mut(&place) else { continue };
+            let Some(slot) = self.slots.get_mut(place) else { continue };
             let Some(entry) = slot.visible.as_ref() else { continue };
             let rotten = torn(entry, dice);
             slot.rotted = Some(now);
             if slot.durable.is_some() {
                 slot.durable = Some(rotten.clone());
             }
-            self.set(&place, Some(rotten), now);
+            self.set(place, Some(rotten), now);
         }
     }
 
@@ -465,7 +460,7 @@ impl World {
 
     /// What lies under a key, with what is sound first.
     pub fn lying(&self, key: Key) -> impl Iterator<Item = &Slot> {
-        names::places(self.shape.lengths, key).into_iter().filter_map(|place| self.slots.get(&place))
+        names::places(self.shape.lengths, key).iter().filter_map(|place| self.slots.get(place))
     }
 
     /// Whether a slot had something sound all the time.
@@ -491,7 +486,7 @@ impl World {
 /// Bytes of which a part is missing or others.
 fn torn(entry: &Entry, dice: &mut Dice) -> Entry {
     let bytes = Arc::new(dice.spoilt(&entry.bytes));
-    Entry { bytes, sound: false, version: None, used: entry.used }
+    Entry { bytes, sound: false, version: None }
 }
 
 /// How long after a moment a copy may be kept near.

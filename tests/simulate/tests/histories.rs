@@ -1,6 +1,8 @@
 //! The program as it is run: histories replay, none breaks a rule, and what a planted bug breaks is told with the command that shows it.
 
-use std::process::{Command, Output};
+use std::io::Read;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -55,10 +57,10 @@ fn histories_break_no_rule_and_replay_whatever_runs_beside_them() {
 #[test]
 fn a_shipped_backend_and_its_server_break_no_rule_and_replay() {
     holds_and_replays("memkv");
-    // Nobody names a backend: most seeds are over the storage system that keeps the contract.
+    // Nobody names a backend: each has some of the seeds.
     let (_, report) = run(None, &["--histories", "300"]);
     let over = |backend: &str| report["backends"][backend].as_u64().unwrap();
-    let shipped = [over("memkv"), over("redis"), over("s3"), over("local-fs"), over("segments")];
+    let shipped = ["memkv", "redis", "s3", "mooncake", "local-fs", "segments"].map(over);
     assert!(shipped.iter().all(|over| (15..60).contains(over)), "{}", report["backends"]);
     assert_eq!(over("contract"), 300 - shipped.iter().sum::<u64>());
 }
@@ -135,6 +137,45 @@ fn what_breaks_a_rule_is_told_short_and_replays() {
         assert_eq!(again["violation"]["history"], violation["history"], "{bug}");
         let (_, without) = run(None, &arguments);
         assert!(without["violation"].is_null(), "{bug}: without it {command} breaks {}", without["violation"]["rule"]);
+    }
+}
+
+#[test]
+fn a_search_ends_after_so_many_operations() {
+    let (output, report) = run(None, &["--operations", "20000", "--jobs", "1"]);
+    let operations = report["operations"].as_u64().unwrap();
+    assert!(output.status.success() && (20_000..22_000).contains(&operations), "{operations}");
+    // The time ends it before.
+    let (_, report) = run(None, &["--operations", "1000000000", "--seconds", "1"]);
+    assert!((1..100_000_000).contains(&report["operations"].as_u64().unwrap()));
+}
+
+#[test]
+fn a_search_that_goes_on_counts_what_breaks_rules_and_tells_the_first() {
+    let bug = Some("store: a commit publishes over chunks that are absent");
+    let (output, report) = run(bug, &["--histories", "500", "--jobs", "1", "--go-on"]);
+    assert_eq!((output.status.code(), &report["histories"]), (Some(1), &500.into()));
+    let told = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = told.lines().filter(|line| line.contains("published-over-missing")).collect();
+    assert!(lines.len() > 1 && report["violations"].as_u64().unwrap() >= lines.len() as u64, "{told}");
+    let command = report["violation"]["command"].as_str().unwrap();
+    let first = lines[0].split(' ').nth(1).unwrap();
+    assert!(command.contains(&format!("--seed {first} ")), "{command}: {told}");
+}
+
+#[test]
+fn a_search_that_is_stopped_tells_what_it_did() {
+    for signal in ["-INT", "-TERM"] {
+        let mut program = Command::new(PROGRAM);
+        let program = program.args(["--hours", "1", "--jobs", "2", "--json"]).env_remove(PLANTED);
+        let mut program = program.stdout(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(Command::new("kill").args([signal, &program.id().to_string()]).status().unwrap().success());
+        let mut told = String::new();
+        program.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+        assert!(program.wait().unwrap().success(), "{signal}: {told}");
+        let report: Value = serde_json::from_str(&told).unwrap();
+        assert!(report["operations"].as_u64().unwrap() > 0 && report["violation"].is_null(), "{report:#}");
     }
 }
 

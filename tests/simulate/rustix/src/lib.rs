@@ -1,13 +1,13 @@
 //! `rustix`, with a file system that the program brings in place of the kernel's: `core` is built over it as it is, so that what it asks of
 //! files and directories, and in which order, is what runs in histories.
 //!
-//! A descriptor of a simulated file is one of the kernel's too, of an empty file of its own that cannot be read or written, so that its number is
-//! nobody else's as long as it is open, and it can be told whether it still is. What the system of the thread does not know goes to the kernel.
+//! A descriptor of a simulated file is one of the kernel's too, of an empty file of the thread that cannot be read or written, so that its number
+//! is nobody else's as long as it is open, and it can be told whether it still is. What the system of the thread does not know goes to the kernel.
 
 pub mod fs;
 pub mod io;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
@@ -65,8 +65,12 @@ pub fn enter(system: Option<Rc<dyn System>>) {
     SYSTEM.set(system);
 }
 
-/// A number for a simulated file, given back to the kernel when it is dropped, and what tells that from others that get the number later.
-pub fn descriptor() -> Result<(OwnedFd, u64)> {
+thread_local! {
+    /// What all descriptors of this thread's simulated files lead to, and its inode.
+    static FILE: OnceCell<(OwnedFd, u64)> = const { OnceCell::new() };
+}
+
+fn file() -> Result<(OwnedFd, u64)> {
     let file = kernel::fs::memfd_create("simulated", kernel::fs::MemfdFlags::CLOEXEC)?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let own = kernel::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, kernel::fs::Mode::empty())?;
@@ -74,9 +78,22 @@ pub fn descriptor() -> Result<(OwnedFd, u64)> {
     Ok((own, inode))
 }
 
-/// Whether the number of a simulated file was not given back yet.
-pub fn is_open(fd: RawFd, inode: u64) -> bool {
-    kernel::fs::stat(format!("/proc/self/fd/{fd}")).is_ok_and(|stat| stat.st_ino == inode)
+/// A number for a simulated file, given back to the kernel when it is dropped.
+pub fn descriptor() -> Result<OwnedFd> {
+    FILE.with(|known| {
+        if known.get().is_none() {
+            // Nobody else sets it: it is the thread's.
+            let _ = known.set(file()?);
+        }
+        let (file, _) = known.get().ok_or(Errno::BADF)?;
+        kernel::io::fcntl_dupfd_cloexec(file, 0)
+    })
+}
+
+/// Whether the number of a simulated file of this thread was not given back yet, or is that of another one.
+pub fn is_open(fd: RawFd) -> bool {
+    let inode = FILE.with(|known| known.get().map(|(_, inode)| *inode));
+    kernel::fs::stat(format!("/proc/self/fd/{fd}")).is_ok_and(|stat| Some(stat.st_ino) == inode)
 }
 
 /// Ask the system of the thread about a descriptor. None: it is the kernel's.

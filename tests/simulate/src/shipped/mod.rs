@@ -6,6 +6,7 @@
 
 mod calendar;
 mod call;
+mod counted;
 mod exchange;
 pub mod files;
 mod maintenance;

@@ -4,9 +4,16 @@ use std::sync::Arc;
 
 use crate::names::Stored;
 use crate::threads::Moment;
-use crate::world::{Entry, Origin, Request, World};
+use crate::world::{Entry, Origin, Request, Slot, World};
 
 impl World {
+    pub fn slot_mut(&mut self, place: &Stored) -> &mut Slot {
+        if !self.slots.contains_key(place) {
+            self.slots.insert(place.clone(), Slot::default());
+        }
+        self.slots.get_mut(place).expect("it was put there")
+    }
+
     /// A backend's server has a value under a place. `by`: it is new, and of this request.
     pub fn found(&mut self, place: &Stored, bytes: &Arc<Vec<u8>>, by: Option<(&Request, Origin)>, now: Moment) {
         let lies = self.slots.get(place).and_then(|slot| slot.visible.as_ref());
@@ -15,7 +22,7 @@ impl World {
         }
         let former = self.slots.get(place).into_iter().flat_map(|slot| &slot.past);
         let former = former.filter_map(|(_, entry)| entry.as_ref()).find(|entry| Arc::ptr_eq(&entry.bytes, bytes));
-        let mut entry = former.cloned().unwrap_or_else(|| self.entry(place, bytes, now));
+        let mut entry = former.cloned().unwrap_or_else(|| self.entry(place, bytes));
         // What is removed may have lain before another version.
         let by = by.filter(|(request, _)| entry.version.is_none() || !request.removes(place));
         let is_nothing = by.is_none() && entry.version.is_none();

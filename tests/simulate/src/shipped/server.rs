@@ -13,6 +13,7 @@ use super::net::{Far, Wire};
 use super::{memkv, mooncake, redis, s3};
 use crate::calls::Fate;
 use crate::chance::Dice;
+use crate::hashed::HashMap;
 use crate::names::Stored;
 use crate::plan::{Backend, Event, Plan};
 use crate::sim::Sim;
@@ -28,10 +29,18 @@ const IDLE: Origin = Origin { process: NOBODY, operation: 0, call: 0 };
 /// Bytes as they lie. Each time that something is stored it is another one.
 pub type Value = Arc<Vec<u8>>;
 
+/// How often a server has changed.
+pub type Stage = (u64, u64, u64);
+
 /// What a server of any backend does.
 pub trait Serves: Send + Sync {
     /// What lies under each of the places, in their order.
     fn peek(&self) -> Vec<Option<Value>>;
+
+    /// What it counts of changes: while that is the same, so is what lies there. None: it counts nothing.
+    fn stage(&self) -> Option<Stage> {
+        None
+    }
 
     /// What serves a connection, on a thread of its own. None: it is closed.
     fn admit(self: Arc<Self>, number: u64, far: Far) -> Option<Box<dyn FnOnce() + Send>>;
@@ -83,11 +92,13 @@ struct State {
     down_until: Moment,
     /// Which threads serve, and whom.
     serving: BTreeMap<usize, Origin>,
-    requests: BTreeMap<u64, (Request, bool)>,
+    requests: HashMap<u64, (Arc<Request>, bool)>,
     /// Until when the changes of a call may be carried out, as it has told.
-    changes_until: BTreeMap<u64, Moment>,
+    changes_until: HashMap<u64, Moment>,
     /// What it had under each place when it was last looked at. A manifest whose chunk is missing keeps its value here.
     seen: BTreeMap<Stored, Value>,
+    /// The same of all places, and what the server had counted then. None: the rules know of something that is not the server's.
+    last: Option<(Option<Stage>, Vec<Option<Value>>)>,
     wires: Vec<Weak<Wire>>,
     numbered: u64,
     dice: Dice,
@@ -112,9 +123,10 @@ impl Running {
             server: None,
             down_until: 0,
             serving: BTreeMap::new(),
-            requests: BTreeMap::new(),
-            changes_until: BTreeMap::new(),
+            requests: HashMap::default(),
+            changes_until: HashMap::default(),
             seen: BTreeMap::new(),
+            last: None,
             wires: Vec::new(),
             numbered: 0,
             dice: Dice::of(plan.seed, &[8]),
@@ -219,7 +231,7 @@ pub fn end(sim: &Sim) {
 /// The backend makes a call.
 pub fn called(sim: &Sim, call: u64, request: Request, calm: bool) {
     if let Some(running) = &sim.server {
-        running.state.lock().requests.insert(call, (request, calm));
+        running.state.lock().requests.insert(call, (Arc::new(request), calm));
     }
 }
 
@@ -237,7 +249,7 @@ pub fn waits(sim: &Sim, call: u64) -> bool {
 }
 
 /// What a call asks for.
-pub fn request(sim: &Sim, call: u64) -> Option<Request> {
+pub fn request(sim: &Sim, call: u64) -> Option<Arc<Request>> {
     sim.server.as_ref().and_then(|running| running.state.lock().requests.get(&call).map(|(request, _)| request.clone()))
 }
 
@@ -351,7 +363,7 @@ pub fn is_calm(sim: &Sim, origin: Origin) -> bool {
 pub fn settled(sim: &Sim) {
     let Some(running) = &sim.server else { return };
     let origin = origin(sim);
-    let changes = |(request, _): &(Request, bool)| (!request.is_read()).then(|| request.clone());
+    let changes = |(request, _): &(Arc<Request>, bool)| (!request.is_read()).then(|| request.clone());
     let request = running.state.lock().requests.get(&origin.call).and_then(changes);
     if let Some(request) = request {
         look(sim, running, Some((&request, origin)));
@@ -376,12 +388,25 @@ pub fn rots(sim: &Sim, place: usize, now: Moment) {
 fn look(sim: &Sim, running: &Running, by: Option<(&Request, Origin)>) {
     let mut state = running.state.lock();
     let Some(server) = state.server.clone() else { return };
+    let stage = server.stage();
+    if stage.is_some() && state.last.as_ref().is_some_and(|(last, _)| *last == stage) {
+        return;
+    }
     state.looks = true;
     drop(state);
     let there = server.peek();
     let now = sim.threads.moment();
     let mut state = running.state.lock();
     state.looks = false;
+    let same = |(one, other): (&Option<Value>, &Option<Value>)| match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (one, other) => one.is_none() && other.is_none(),
+    };
+    let is_known = state.last.as_ref().is_some_and(|(_, last)| last.iter().zip(&there).all(same));
+    state.last = Some((stage, there.clone()));
+    if is_known {
+        return;
+    }
     let State { seen, .. } = &mut *state;
     let mut world = sim.world();
     for (place, value) in running.places.iter().zip(there) {
@@ -419,15 +444,18 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
         }
         Event::Rot(key) if server.may_rot() => {
             for place in crate::names::places(sim.plan.shape.lengths, *key) {
-                let at = running.places.binary_search(&place).ok();
+                let at = running.places.binary_search(place).ok();
                 if at.is_some_and(|at| server.spoil(at, dice)) {
                     look(sim, running, None);
-                    sim.world().has_rotted(&place, now);
+                    sim.world().has_rotted(place, now);
                 }
             }
         }
         Event::Failover(back) => {
-            running.state.lock().server = Some(server.successor(sim, *back, dice));
+            let successor = server.successor(sim, *back, dice);
+            let mut state = running.state.lock();
+            (state.server, state.last) = (Some(successor), None);
+            drop(state);
             running.restarts(now, dice);
             sim.world().failovers.push(now);
         }
@@ -446,7 +474,11 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
             wires.iter().filter(|wire| wire.process == *process).for_each(|wire| wire.leave(now));
             return false;
         }
-        _ => return false,
+        // What comes over the storage system itself is seen when the server is looked at again.
+        _ => {
+            running.state.lock().last = None;
+            return false;
+        }
     }
     look(sim, running, None);
     true

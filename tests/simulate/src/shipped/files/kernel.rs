@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use kv_store_core::process::Clock;
 use rustix::fs::{
@@ -126,7 +126,8 @@ impl Kernel {
 
 fn stat_of(tree: &Tree, node: Node) -> Result<Stat> {
     // One of the kernel's, of which all that is looked at is set.
-    let mut stat = rustix::fs::stat("/")?;
+    static OF_KERNEL: OnceLock<Result<Stat>> = OnceLock::new();
+    let mut stat = (*OF_KERNEL.get_or_init(|| rustix::fs::stat("/")))?;
     let inode = tree.inode(node);
     let (kind, len) = match &inode.what {
         What::Directory(_) => (FileType::Directory, 0),
@@ -181,12 +182,12 @@ impl System for Kernel {
             }
             node
         };
-        let (fd, inode) = descriptor()?;
+        let fd = descriptor()?;
         let mut state = files.state.lock();
         // The kernel gives a number again that was closed.
         state.locks.retain(|_, (holder, _)| *holder != fd.as_raw_fd());
         let mode = flags & (OFlags::RDWR | OFlags::WRONLY);
-        state.open.insert(fd.as_raw_fd(), Open { node: opened, end: 0, inode, mode, failed: false });
+        state.open.insert(fd.as_raw_fd(), Open { node: opened, end: 0, mode, failed: false });
         Ok(fd)
     }
 
@@ -336,9 +337,7 @@ impl System for Kernel {
         let process = sim.threads.task().process;
         self.with(&sim, fd, |state, node| match state.locks.get(&node) {
             // Whoever has closed it has given it back.
-            Some((holder, _))
-                if *holder != fd && state.open.get(holder).is_some_and(|open| is_open(*holder, open.inode)) =>
-            {
+            Some((holder, _)) if *holder != fd && state.open.contains_key(holder) && is_open(*holder) => {
                 Err(Errno::AGAIN)
             }
             _ => {

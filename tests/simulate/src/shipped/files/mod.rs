@@ -11,7 +11,7 @@ mod said;
 mod share;
 mod tree;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
@@ -23,10 +23,11 @@ use rustix::fs::OFlags;
 
 use self::kernel::Kernel;
 pub use self::records::{OpenStore, Records};
-use self::said::RecordKey;
+use self::said::{Known, RecordKey};
 pub use self::share::{Share, told};
 use self::tree::{Node, Tree};
 use crate::chance::Dice;
+use crate::hashed::HashMap;
 use crate::names::{self, Key, Stored};
 use crate::plan::{Backend, Event, Plan};
 use crate::sim::Sim;
@@ -60,10 +61,15 @@ struct State {
     spared: Option<u32>,
     /// What the running calls of the backend are about, by their threads.
     calls: BTreeMap<usize, (Origin, Request)>,
-    /// Where the chunks and manifests of the history lie.
-    paths: Vec<(Stored, String)>,
+    /// The places of the chunks and manifests of the history.
+    places: Vec<Stored>,
+    /// Where they lie: directories, each with what lies in it, in their order.
+    paths: Vec<(String, Vec<String>)>,
     /// The same in a store of records.
-    records: Vec<(Stored, RecordKey)>,
+    record_keys: Vec<RecordKey>,
+    known: Known,
+    /// What lay at each place when it was last looked at, as far as the rules have it.
+    last: Vec<Lies>,
     /// The segments that there were when that was last looked at.
     segments: BTreeSet<u32>,
     /// The store of records that each process opened last.
@@ -74,8 +80,6 @@ struct Open {
     node: Node,
     /// Where the next write goes.
     end: u64,
-    /// Tells it from others that get its number later.
-    inode: u64,
     mode: OFlags,
     /// A sync through another descriptor has failed, and this one was not told yet.
     failed: bool,
@@ -88,25 +92,30 @@ impl Files {
         if !matches!(plan.shape.backend, Backend::LocalFs { .. }) && !has_records {
             return None;
         }
-        let (mut paths, mut records) = (Vec::new(), Vec::new());
-        for place in places {
-            match has_records {
-                true => records.push((place.clone(), record_of(place))),
-                false => paths.push((place.clone(), path_of(place))),
+        let mut places: Vec<Stored> = places.cloned().collect();
+        places.sort();
+        let record_keys = places.iter().filter(|_| has_records).map(|place| record_of(place)).collect();
+        let mut paths: Vec<(String, Vec<String>)> = Vec::new();
+        for path in places.iter().filter(|_| !has_records).map(|place| path_of(place)) {
+            let (directory, name) = path.rsplit_once('/').unwrap_or(("", &path));
+            match paths.last_mut().filter(|(last, _)| last == directory) {
+                Some((_, names)) => names.push(name.to_owned()),
+                None => paths.push((directory.to_owned(), vec![name.to_owned()])),
             }
         }
-        paths.sort();
-        records.sort();
         let state = State {
             tree: Tree::new(),
-            open: HashMap::new(),
-            locks: HashMap::new(),
+            open: HashMap::default(),
+            locks: HashMap::default(),
             dice: Dice::of(plan.seed, &[10]),
             full_until: 0,
             spared: None,
             calls: BTreeMap::new(),
+            places,
             paths,
-            records,
+            record_keys,
+            known: Known::default(),
+            last: Vec::new(),
             segments: BTreeSet::new(),
             opened: BTreeMap::new(),
         };
@@ -169,30 +178,38 @@ pub fn returned(sim: &Sim) {
 }
 
 /// What lies at a place, and what a power loss leaves of it: the bytes, and whether they are damaged.
-struct Lies {
-    place: Stored,
-    there: Option<(Arc<Vec<u8>>, bool)>,
-    certain: Option<(Arc<Vec<u8>>, bool)>,
+type Lies = (Option<(Arc<Vec<u8>>, bool)>, Option<(Arc<Vec<u8>>, bool)>);
+
+fn is_same(one: &Lies, other: &Lies) -> bool {
+    let same = |one: &Option<(Arc<Vec<u8>>, bool)>, other: &Option<(Arc<Vec<u8>>, bool)>| match (one, other) {
+        (Some((one, damaged)), Some((other, others))) => Arc::ptr_eq(one, other) && damaged == others,
+        (one, other) => one.is_none() && other.is_none(),
+    };
+    same(&one.0, &other.0) && same(&one.1, &other.1)
 }
 
 impl State {
     fn lies(&self) -> Vec<Lies> {
-        let of_path = |(place, path): &(Stored, String)| {
-            let node = self.tree.resolve(tree::ROOT, path);
-            let there = node.and_then(|node| self.tree.file(node)).ok().map(|file| (file.bytes(), file.damaged));
-            // The oldest. What is damaged is as durable as it is.
-            let certain = self.tree.certain(path).and_then(|certain| certain.into_iter().next());
-            Lies { place: place.clone(), there, certain }
-        };
-        self.paths.iter().map(of_path).collect()
+        let mut lies = Vec::with_capacity(self.places.len());
+        for (directory, names) in &self.paths {
+            let now = self.tree.resolve(tree::ROOT, directory);
+            let certain = self.tree.certain_directory(directory);
+            lies.extend(names.iter().map(|name| {
+                let there = now.and_then(|directory| self.tree.look(directory, name));
+                let there = there.and_then(|node| self.tree.file(node)).ok();
+                // The oldest. What is damaged is as durable as it is.
+                let oldest = certain.and_then(|directory| self.tree.certain_oldest(directory, name));
+                (there.map(|file| (file.bytes(), file.damaged)), oldest)
+            }));
+        }
+        lies
     }
 }
 
 /// Note for the rules what the index log says now, and whether a segment was evicted though there was room for another one.
 fn look_at_records(sim: &Sim, files: &Files, world: &mut World, by: Option<&(Origin, Request)>) -> Vec<Lies> {
-    let mut state = files.state.lock();
-    let keys: Vec<RecordKey> = state.records.iter().map(|(_, key)| key.clone()).collect();
-    let holds = said::holds(&state.tree, &keys);
+    let state = &mut *files.state.lock();
+    let holds = said::holds(&state.tree, &state.record_keys, &mut state.known);
     let most = sim.plan.shape.backend.segments();
     let evicted: Vec<u32> = state.segments.difference(&holds.segments).copied().collect();
     if let Some((origin, _)) = by.filter(|(origin, _)| {
@@ -204,26 +221,21 @@ fn look_at_records(sim: &Sim, files: &Files, world: &mut World, by: Option<&(Ori
     }
     state.segments = holds.segments;
     world.log_unsynced_by = holds.log_unsynced_by;
-    for (place, key) in &state.records {
-        let slot = world.slots.entry(place.clone()).or_default();
-        slot.unsynced_by = holds.unsynced_by.get(key).copied();
+    let mut lies = Vec::with_capacity(state.places.len());
+    for (place, held) in state.places.iter().zip(holds.of) {
+        let slot = world.slot_mut(place);
+        slot.unsynced_by = held.unsynced_by;
         let since = slot.without_file.unwrap_or(sim.threads.moment());
-        slot.without_file = holds.without_file.contains(key).then_some(since);
-    }
-    let lies = |(place, key): &(Stored, RecordKey)| {
-        let known = world.slots.get(place).and_then(|slot| slot.visible.as_ref());
-        let shared = |(bytes, damaged): &(Vec<u8>, bool)| {
+        slot.without_file = held.without_file.then_some(since);
+        let known = slot.visible.as_ref();
+        let shared = |(bytes, damaged): (Arc<Vec<u8>>, bool)| {
             // What was copied elsewhere is what it was.
-            let same = known.filter(|known| *known.bytes == *bytes && known.sound != *damaged);
-            (same.map_or_else(|| Arc::new(bytes.clone()), |known| known.bytes.clone()), *damaged)
+            let same = known.filter(|known| *known.bytes == *bytes && known.sound != damaged);
+            (same.map_or(bytes, |known| known.bytes.clone()), damaged)
         };
-        Lies {
-            place: place.clone(),
-            there: holds.visible.get(key).map(shared),
-            certain: holds.durable.get(key).map(shared),
-        }
-    };
-    state.records.iter().map(lies).collect()
+        lies.push((held.visible.map(shared), held.durable.map(shared)));
+    }
+    lies
 }
 
 /// Note for the rules what lies at each place now, of which each difference is by this call, or by nobody.
@@ -234,11 +246,17 @@ fn look(sim: &Sim, files: &Files, by: Option<&(Origin, Request)>) {
         true => look_at_records(sim, files, &mut world, by),
         false => files.state.lock().lies(),
     };
-    for Lies { place, there, certain } in &all {
+    let mut state = files.state.lock();
+    let last = std::mem::take(&mut state.last);
+    for (at, (place, lies)) in state.places.iter().zip(&all).enumerate() {
+        if last.get(at).is_some_and(|last| is_same(last, lies)) {
+            continue;
+        }
+        let (there, certain) = lies;
         let known = world.slots.get(place).and_then(|slot| slot.visible.clone());
         let is_new = |bytes: &Arc<Vec<u8>>| known.as_ref().is_none_or(|known| !Arc::ptr_eq(&known.bytes, bytes));
         let entry = |bytes: &Arc<Vec<u8>>, damaged: bool| {
-            let entry = world.entry(place, bytes, now);
+            let entry = world.entry(place, bytes);
             let sound = !damaged && entry.version.is_some();
             Entry { sound, version: entry.version.filter(|_| sound), ..entry }
         };
@@ -262,8 +280,9 @@ fn look(sim: &Sim, files: &Files, by: Option<&(Origin, Request)>) {
             }
             _ => {}
         }
-        world.slots.entry(place.clone()).or_default().durable = certain;
+        world.slot_mut(place).durable = certain;
     }
+    state.last = all;
 }
 
 /// Have an event come that is about files. False: more is to be done.
@@ -281,13 +300,13 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
         Event::Remove(_) => files.state.lock().remove_directory(dice),
         Event::EvictMany(per_mille) => {
             let mut state = files.state.lock();
-            let paths = state.paths.clone();
-            paths.iter().filter(|_| dice.met(*per_mille)).for_each(|(_, path)| state.unlink(path));
+            let paths: Vec<String> = state.places.iter().map(|place| path_of(place)).collect();
+            paths.iter().filter(|_| dice.met(*per_mille)).for_each(|path| state.unlink(path));
         }
         Event::Rot(key) => {
             let mut state = files.state.lock();
             for place in names::places(sim.plan.shape.lengths, *key) {
-                let Ok(node) = state.tree.resolve(tree::ROOT, &path_of(&place)) else { continue };
+                let Ok(node) = state.tree.resolve(tree::ROOT, &path_of(place)) else { continue };
                 let Ok(bytes) = state.tree.file(node).map(|file| file.bytes()) else { continue };
                 state.tree.spoil(node, dice.spoilt(&bytes));
             }
@@ -337,7 +356,7 @@ fn befall_records(sim: &Sim, files: &Files, event: &Event, dice: &mut Dice) -> b
         return true;
     }
     for place in names::places(sim.plan.shape.lengths, key) {
-        let Some((path, range)) = said::place_of(&state.tree, &record_of(&place)) else { continue };
+        let Some((path, range)) = said::place_of(&state.tree, &record_of(place)) else { continue };
         if matches!(event, Event::Remove(_)) {
             state.unlink(&path);
             continue;
@@ -378,7 +397,7 @@ impl State {
 
     fn remove(&mut self, sim: &Sim, key: Key) {
         for place in names::places(sim.plan.shape.lengths, key) {
-            self.unlink(&path_of(&place));
+            self.unlink(&path_of(place));
         }
     }
 

@@ -1,6 +1,5 @@
 //! A store of records, as the host has it for a component (`host/src/contract/records.rs`), over `core`.
 
-use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -15,6 +14,7 @@ use kv_store_sdk::native::records::{Bounds, Entry, Evicted, Page, Recorded, Tota
 use kv_store_sdk::{CommitOutcome, DeleteOutcome, Presence, PutOutcome, Result};
 
 use super::share::told;
+use crate::hashed::HashSet;
 use crate::shipped::call::Call;
 
 /// A store that an instance has opened.

@@ -1,13 +1,14 @@
 //! What the index log of a segment store says, what lies in its segments, and what a power loss would leave of both, read as
 //! `docs/segments.md` has the formats: nothing of `core` is asked.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed, xxh3_128};
+use twox_hash::{XxHash3_64, XxHash3_128};
 
 use super::STORE;
-use super::tree::{Lost, ROOT, Tree};
+use super::tree::{File, ROOT, Tree};
+use crate::hashed::HashMap;
 
 /// The space of a key, and its bytes.
 pub type RecordKey = (u8, Vec<u8>);
@@ -33,20 +34,25 @@ pub struct Said {
 }
 
 /// A value as it lies, and whether its record does not hold.
-pub type Lying = (Vec<u8>, bool);
+pub type Lying = (Arc<Vec<u8>>, bool);
 
-/// What a store holds.
+/// What a store holds, of each of the keys that are asked for.
 pub struct Holds {
     pub segments: BTreeSet<u32>,
     /// The process that knows of a sync of the log that has failed.
     pub log_unsynced_by: Option<usize>,
-    /// The same of the segments in which values lie, where the log says nothing of it yet.
-    pub unsynced_by: BTreeMap<RecordKey, usize>,
-    /// What lies in segments whose files are gone.
-    pub without_file: BTreeSet<RecordKey>,
-    pub visible: BTreeMap<RecordKey, Lying>,
+    pub of: Vec<Held>,
+}
+
+#[derive(Default)]
+pub struct Held {
+    pub visible: Option<Lying>,
     /// The oldest that a power loss may leave.
-    pub durable: BTreeMap<RecordKey, Lying>,
+    pub durable: Option<Lying>,
+    /// The process that knows of a sync of the segment in which it lies that has failed, and the log says nothing of it yet.
+    pub unsynced_by: Option<usize>,
+    /// It lies in a segment whose file is gone.
+    pub without_file: bool,
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u32> {
@@ -108,43 +114,115 @@ impl Said {
     }
 }
 
-/// Read a log: what it says after each of its frames, and where that ends.
-fn read(log: &[u8], each: &mut dyn FnMut(&Said, usize)) -> (Said, usize) {
-    let mut said = Said::default();
-    let sum = long(log, 32).filter(|sum| xxh3_64(&log[..32]) == *sum && log.starts_with(b"kvslog\0\x01"));
-    let Some(mut behind) = sum else { return (said, 0) };
-    let mut at = LOG_HEADER;
-    each(&said, at);
-    while let Some((len, sum)) = long(log, at).zip(long(log, at + 8)) {
-        let entries = usize::try_from(len).ok().and_then(|len| log.get(at + FRAME_HEADER..)?.get(..len));
-        let Some(mut entries) = entries.filter(|entries| {
-            let expected = xxh3_64_with_seed(entries, behind) ^ len.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6b76_736c;
-            !entries.is_empty() && expected == sum
-        }) else {
-            break;
-        };
-        while !entries.is_empty() {
-            let taken = said.apply(entries).expect("an entry of a whole frame is one of those of docs/segments.md");
-            entries = &entries[taken..];
-        }
-        (at, behind) = (at + FRAME_HEADER + len as usize, sum);
-        each(&said, at);
-    }
-    (said, at)
+/// How far a log was read: most of what is looked at is what was looked at before, with a few frames behind it.
+#[derive(Clone, Default)]
+struct Read {
+    log: Arc<Vec<u8>>,
+    said: Said,
+    /// Behind the last whole frame. 0: it has no header.
+    at: usize,
+    /// The sum of that frame.
+    behind: u64,
 }
 
-/// The value that lies in a segment at a place, and whether its record does not hold.
-fn value(segment: &[u8], at: At, (space, key): &RecordKey) -> Lying {
+impl Read {
+    fn of(log: &Arc<Vec<u8>>) -> Self {
+        let mut read = Read::default();
+        read.go_on(log, &mut |_, _| ());
+        read
+    }
+
+    /// Read a log, as far as it is not the one that was read before. `each` has what it says before the first frame that was not read before, and
+    /// behind each from there on, and where that is.
+    fn go_on(&mut self, log: &Arc<Vec<u8>>, each: &mut dyn FnMut(&Said, usize)) {
+        if self.at == 0 || log.get(..self.at) != self.log.get(..self.at) {
+            *self = Read::default();
+            let sum =
+                long(log, 32).filter(|sum| XxHash3_64::oneshot(&log[..32]) == *sum && log.starts_with(b"kvslog\0\x01"));
+            let Some(sum) = sum else { return };
+            (self.at, self.behind) = (LOG_HEADER, sum);
+        }
+        self.log = log.clone();
+        each(&self.said, self.at);
+        while let Some((len, sum)) = long(log, self.at).zip(long(log, self.at + 8)) {
+            let entries = usize::try_from(len).ok().and_then(|len| log.get(self.at + FRAME_HEADER..)?.get(..len));
+            let Some(mut entries) = entries.filter(|entries| {
+                let expected = XxHash3_64::oneshot_with_seed(self.behind, entries);
+                let expected = expected ^ len.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6b76_736c;
+                !entries.is_empty() && expected == sum
+            }) else {
+                break;
+            };
+            while !entries.is_empty() {
+                let taken =
+                    self.said.apply(entries).expect("an entry of a whole frame is one of those of docs/segments.md");
+                entries = &entries[taken..];
+            }
+            (self.at, self.behind) = (self.at + FRAME_HEADER + len as usize, sum);
+            each(&self.said, self.at);
+        }
+    }
+}
+
+/// Where in a segment a record lies, as far as that has its bytes.
+fn record<'a>(segment: &'a [u8], at: At, (_, key): &RecordKey) -> &'a [u8] {
     let begin = at.unit as usize * UNIT;
-    let from = begin + RECORD_HEADER + key.len();
-    let bytes = segment.get(begin..from + at.len as usize).unwrap_or_default();
-    let Some((head, value)) = bytes.split_at_checked(RECORD_HEADER + key.len()) else { return (Vec::new(), true) };
+    segment.get(begin..begin + RECORD_HEADER + key.len() + at.len as usize).unwrap_or_default()
+}
+
+/// The value of a record, and whether that does not hold.
+fn value(bytes: &[u8], at: At, (space, key): &RecordKey) -> Lying {
+    let Some((head, value)) = bytes.split_at_checked(RECORD_HEADER + key.len()) else { return (Arc::default(), true) };
     let mut expected = b"kvsr\x01".to_vec();
     expected.extend([key.len() as u8, *space, 0]);
     expected.extend(at.segment.to_le_bytes().into_iter().chain(at.len.to_le_bytes()).chain([0; 8]));
-    let sum = xxh3_128(&[&expected, key.as_slice(), value].concat()).to_le_bytes();
+    let sum = XxHash3_128::oneshot(&[&expected, key.as_slice(), value].concat()).to_le_bytes();
     let holds = head[..24] == expected[..] && head[24..40] == sum && head[40..] == **key;
-    (value.to_vec(), !holds)
+    (Arc::new(value.to_vec()), !holds)
+}
+
+/// A record that was compared with its checksum.
+struct Compared {
+    bytes: Vec<u8>,
+    lying: Lying,
+    /// When it was last asked for.
+    used: u64,
+}
+
+/// What was read when a store was last looked at.
+#[derive(Default)]
+pub struct Known {
+    log: Read,
+    /// What is on the disk of each file that the log may be.
+    oldest: Vec<Read>,
+    /// By the number of its key, and where it lies.
+    records: HashMap<(usize, At), Vec<Compared>>,
+    looks: u64,
+}
+
+impl Known {
+    /// What lies at a place of a segment.
+    fn value(&mut self, segment: &[u8], at: At, number: usize, key: &RecordKey) -> Lying {
+        let bytes = record(segment, at, key);
+        let all = self.records.entry((number, at)).or_default();
+        if let Some(known) = all.iter_mut().find(|known| known.bytes == bytes) {
+            known.used = self.looks;
+            return known.lying.clone();
+        }
+        let lying = value(bytes, at, key);
+        all.push(Compared { bytes: bytes.to_vec(), lying: lying.clone(), used: self.looks });
+        lying
+    }
+
+    /// Forget what was not asked for any more.
+    fn looked(&mut self) {
+        let looks = self.looks;
+        self.records.retain(|_, all| {
+            all.retain(|known| known.used == looks);
+            !all.is_empty()
+        });
+        self.looks += 1;
+    }
 }
 
 fn path_of(segment: u32) -> String {
@@ -154,107 +232,118 @@ fn path_of(segment: u32) -> String {
 /// What is sure of records after a power loss.
 struct OnDisk<'a> {
     tree: &'a Tree,
+    known: &'a mut Known,
     segments: HashMap<u32, Vec<Arc<Vec<u8>>>>,
 }
 
 impl OnDisk<'_> {
-    /// All that may be left of a segment. Nothing: perhaps the segment itself is not.
-    fn versions(&mut self, segment: u32) -> &[Arc<Vec<u8>>] {
-        let tree = self.tree;
-        self.segments.entry(segment).or_insert_with(|| {
-            let left = tree.left(&path_of(segment));
+    /// The oldest. None: perhaps another one is left, or none.
+    fn has(&mut self, at: At, number: usize, key: &RecordKey) -> Option<Lying> {
+        let OnDisk { tree, known, segments } = self;
+        // All that may be left of a segment. Nothing: perhaps the segment itself is not.
+        let versions = segments.entry(at.segment).or_insert_with(|| {
+            let left = tree.left(&path_of(at.segment));
             let all: Option<Vec<_>> = left.into_iter().map(|left| left.map(|(versions, _)| versions)).collect();
             all.unwrap_or_default().concat()
-        })
-    }
-
-    fn has(&mut self, at: At, key: &RecordKey) -> Option<Lying> {
-        let versions = self.versions(at.segment);
-        let first = value(versions.first()?, at, key);
+        });
+        let first = known.value(versions.first()?, at, number, key);
         let all = versions.iter().all(|version| {
-            let (_, damaged) = value(version, at, key);
+            let (_, damaged) = known.value(version, at, number, key);
             !damaged
         });
         all.then_some(first)
     }
 }
 
-/// What the store holds under these keys.
-pub fn holds(tree: &Tree, keys: &[RecordKey]) -> Holds {
-    let file = |path: &str| tree.resolve(ROOT, path).and_then(|node| tree.file(node).map(|file| file.bytes())).ok();
+/// What the store holds under these keys, which are the same each time.
+pub fn holds(tree: &Tree, keys: &[RecordKey], known: &mut Known) -> Holds {
+    let file = |path: &str| tree.resolve(ROOT, path).and_then(|node| tree.file(node)).ok();
     let log = format!("{STORE}/index");
-    let now = file(&log).map(|log| read(&log, &mut |_, _| ()).0).unwrap_or_default();
-    let (mut visible, mut without_file) = (BTreeMap::new(), BTreeSet::new());
-    for key in keys {
-        if let Some(at) = now.find(key) {
-            let segment = file(&path_of(at.segment));
-            if segment.is_none() {
-                without_file.insert(key.clone());
-            }
-            visible.insert(key.clone(), value(&segment.unwrap_or_default(), at, key));
-        }
+    let mut now = std::mem::take(&mut known.log);
+    match file(&log) {
+        Some(file) => now.go_on(&file.bytes(), &mut |_, _| ()),
+        None => now = Read::default(),
     }
-    let mut on_disk = OnDisk { tree, segments: HashMap::new() };
-    let mut durable: Option<BTreeMap<RecordKey, Lying>> = None;
-    for left in tree.left(&log) {
+    let mut of: Vec<Held> = keys.iter().map(|_| Held::default()).collect();
+    let mut files: HashMap<u32, Option<&File>> = HashMap::default();
+    for ((number, key), held) in keys.iter().enumerate().zip(&mut of) {
+        let Some(at) = now.said.find(key) else { continue };
+        let file = *files.entry(at.segment).or_insert_with(|| file(&path_of(at.segment)));
+        let bytes = file.map(File::bytes).unwrap_or_default();
+        held.without_file = file.is_none();
+        held.visible = Some(known.value(&bytes, at, number, key));
+        // The last one has had the log say what it did not take for synced. What it did take for that is excused, if another one was told first.
+        let is_said = now.said.bad.contains_key(&at.segment);
+        let lost = file.and_then(|file| file.lost).filter(|lost| !is_said || lost.first != lost.last);
+        held.unsynced_by = lost.map(|lost| if is_said { lost.first } else { lost.last });
+    }
+    let mut oldest = std::mem::take(&mut known.oldest);
+    let mut on_disk = OnDisk { tree, known, segments: HashMap::default() };
+    let left = tree.left(&log);
+    oldest.resize_with(left.len(), Read::default);
+    let mut durable: Option<Vec<Option<Lying>>> = None;
+    for (left, oldest) in left.into_iter().zip(&mut oldest) {
         let versions = left.map(|(versions, _)| versions).unwrap_or_default();
-        let own = sure(&versions, keys, &mut on_disk);
+        let own = sure(&versions, oldest, keys, &mut on_disk);
         durable = Some(match durable {
             None => own,
-            Some(mut before) => {
-                before.retain(|key, _| own.contains_key(key));
-                before
-            }
+            Some(before) => before.into_iter().zip(own).map(|(before, own)| before.filter(|_| own.is_some())).collect(),
         });
     }
-    let mut durable = durable.unwrap_or_default();
+    for (held, durable) in of.iter_mut().zip(durable.unwrap_or_default()) {
+        held.durable = durable;
+    }
     // What is damaged is as durable as it is.
-    for (key, lying) in visible.iter().filter(|(_, (_, damaged))| *damaged) {
-        durable.entry(key.clone()).or_insert_with(|| lying.clone());
+    for held in &mut of {
+        if held.durable.is_none() {
+            held.durable = held.visible.clone().filter(|(_, damaged)| *damaged);
+        }
     }
-    let lost = |path: &str| tree.resolve(ROOT, path).and_then(|node| tree.file(node).map(|file| file.lost)).ok()?;
-    let in_segment = |key: &RecordKey| {
-        let At { segment, .. } = now.find(key)?;
-        let Lost { first, last } = lost(&path_of(segment))?;
-        // The last one has had the log say what it did not take for synced. What it did take for that is excused, if another one was told first.
-        let is_said = now.bad.contains_key(&segment);
-        (!is_said || first != last).then(|| (key.clone(), if is_said { first } else { last }))
-    };
-    let unsynced_by = keys.iter().filter_map(in_segment).collect();
-    Holds {
-        log_unsynced_by: lost(&log).map(|lost| lost.last),
-        unsynced_by,
-        without_file,
-        segments: now.segments,
-        visible,
-        durable,
-    }
+    let lost = file(&log).and_then(|file| file.lost);
+    let holds = Holds { log_unsynced_by: lost.map(|lost| lost.last), segments: now.said.segments.clone(), of };
+    (known.log, known.oldest) = (now, oldest);
+    known.looked();
+    holds
 }
 
 /// What is there whichever part of a log is left: all that lay on the disk before, and of what came later any number of frames, because each
 /// frame says behind which one it lies.
-fn sure(versions: &[Arc<Vec<u8>>], keys: &[RecordKey], on_disk: &mut OnDisk<'_>) -> BTreeMap<RecordKey, Lying> {
-    let (Some(oldest), Some(newest)) = (versions.first(), versions.last()) else { return BTreeMap::new() };
-    let (_, least) = read(oldest, &mut |_, _| ());
-    let mut sure: Option<BTreeMap<RecordKey, Lying>> = None;
+fn sure(versions: &[Arc<Vec<u8>>], on: &mut Read, keys: &[RecordKey], on_disk: &mut OnDisk<'_>) -> Vec<Option<Lying>> {
+    let nothing = || keys.iter().map(|_| None).collect();
+    let (Some(oldest), Some(newest)) = (versions.first(), versions.last()) else { return nothing() };
+    on.go_on(oldest, &mut |_, _| ());
+    let least = on.at;
+    let mut sure: Option<Vec<Option<Lying>>> = None;
     let mut each = |said: &Said, end: usize| {
         if end < least {
             return;
         }
-        let mut has = |key: &RecordKey| on_disk.has(said.find(key)?, key);
+        let mut has = |number: usize, key: &RecordKey| on_disk.has(said.find(key)?, number, key);
         match &mut sure {
-            None => sure = Some(keys.iter().filter_map(|key| Some((key.clone(), has(key)?))).collect()),
-            Some(sure) => sure.retain(|key, _| has(key).is_some()),
+            None => sure = Some(keys.iter().enumerate().map(|(number, key)| has(number, key)).collect()),
+            Some(sure) => {
+                for ((number, key), sure) in keys.iter().enumerate().zip(sure) {
+                    if sure.is_some() && has(number, key).is_none() {
+                        *sure = None;
+                    }
+                }
+            }
         }
     };
-    read(newest, &mut each);
-    sure.unwrap_or_default()
+    if Arc::ptr_eq(oldest, newest) {
+        if least > 0 {
+            each(&on.said, least);
+        }
+    } else {
+        on.clone().go_on(newest, &mut each);
+    }
+    sure.unwrap_or_else(nothing)
 }
 
 /// Where in its segment the value of a key lies.
 pub fn place_of(tree: &Tree, key: &RecordKey) -> Option<(String, std::ops::Range<usize>)> {
     let log = tree.resolve(ROOT, &format!("{STORE}/index")).and_then(|node| tree.file(node)).ok()?.bytes();
-    let at = read(&log, &mut |_, _| ()).0.find(key)?;
+    let at = Read::of(&log).said.find(key)?;
     let begin = at.unit as usize * UNIT + RECORD_HEADER + key.1.len();
     Some((path_of(at.segment), begin..begin + at.len as usize))
 }

@@ -267,34 +267,39 @@ impl Tree {
         }
     }
 
-    /// What a power loss may leave at a path, oldest first, and whether each of it is damaged. None: perhaps nothing, or a part of a file.
-    pub fn certain(&self, path: &str) -> Option<Vec<(Arc<Vec<u8>>, bool)>> {
-        let only = |left: Option<Left>| match left {
-            Some((versions, damaged)) if versions.len() == 1 => {
-                versions.into_iter().next().map(|bytes| (bytes, damaged))
-            }
-            _ => None,
-        };
-        self.left(path).into_iter().map(only).collect()
+    /// The oldest that a power loss may leave under a name of a directory that it leaves, and whether it is damaged. None: perhaps nothing, or a
+    /// part of a file.
+    pub fn certain_oldest(&self, directory: Node, name: &str) -> Option<(Arc<Vec<u8>>, bool)> {
+        let Name(values) = self.names(directory).ok()?.get(name)?;
+        let mut oldest = None;
+        for (since, node) in values {
+            let file = self.file((*node)?).ok()?;
+            let [(_, bytes)] = file.on_disk(*since) else { return None };
+            oldest.get_or_insert_with(|| (bytes.clone(), file.damaged));
+        }
+        oldest
     }
 
-    /// The same with all that may be left of each file. None: perhaps nothing.
+    /// What a power loss may leave at a path, oldest first, with all that may be left of each file, and whether it is damaged. None: perhaps nothing.
     pub fn left(&self, path: &str) -> Vec<Option<Left>> {
         self.left_of(path).unwrap_or_else(|| vec![None])
     }
 
-    fn left_of(&self, path: &str) -> Option<Vec<Option<Left>>> {
-        let (parents, name) = path.rsplit_once('/').map_or((None, path), |(parents, name)| (Some(parents), name));
-        let mut directory = ROOT;
-        for parent in parents.into_iter().flat_map(|parents| parents.split('/')) {
-            let Name(values) = self.names(directory).ok()?.get(parent)?;
+    /// The directory that a power loss leaves at a path. None: perhaps another one, or none.
+    pub fn certain_directory(&self, path: &str) -> Option<Node> {
+        path.split('/').filter(|name| !name.is_empty()).try_fold(ROOT, |directory, name| {
+            let Name(values) = self.names(directory).ok()?.get(name)?;
             let (_, first) = values.first()?;
             if values.iter().any(|(_, value)| value != first) {
                 return None;
             }
-            directory = (*first)?;
-        }
-        let Name(values) = self.names(directory).ok()?.get(name)?;
+            *first
+        })
+    }
+
+    fn left_of(&self, path: &str) -> Option<Vec<Option<Left>>> {
+        let (parents, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let Name(values) = self.names(self.certain_directory(parents)?).ok()?.get(name)?;
         let left = |(since, node): &(Order, Option<Node>)| {
             let file = self.file((*node)?).ok()?;
             Some((file.on_disk(*since).iter().map(|(_, bytes)| bytes.clone()).collect(), file.damaged))
@@ -346,8 +351,17 @@ mod tests {
         node
     }
 
+    /// What a power loss may leave at a path, oldest first. None: perhaps nothing, or a part of a file.
     fn certain(tree: &Tree, path: &str) -> Option<Vec<Vec<u8>>> {
-        tree.certain(path).map(|left| left.into_iter().map(|(bytes, _)| (*bytes).clone()).collect())
+        let (parents, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let oldest = tree.certain_directory(parents).and_then(|directory| tree.certain_oldest(directory, name));
+        let only = |left: Option<Left>| match left?.0.as_slice() {
+            [bytes] => Some((**bytes).clone()),
+            _ => None,
+        };
+        let all: Option<Vec<Vec<u8>>> = tree.left(path).into_iter().map(only).collect();
+        assert_eq!(oldest.map(|(bytes, _)| (*bytes).clone()), all.as_ref().and_then(|all| all.first().cloned()));
+        all
     }
 
     fn sync(tree: &mut Tree, node: Node) {

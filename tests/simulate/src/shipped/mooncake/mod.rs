@@ -16,7 +16,7 @@ mod shown;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use kv_platform::sync::Mutex;
@@ -26,7 +26,7 @@ use self::master::{Master, Segment};
 use self::node::Node;
 use self::shown::{Places, Seen};
 use super::net::Far;
-use super::server::{self, Serves, Value};
+use super::server::{self, Serves, Stage, Value};
 use crate::chance::Dice;
 use crate::names::Stored;
 use crate::plan::Mooncake as Setup;
@@ -59,6 +59,8 @@ struct State {
     segments: u64,
     /// Changes of chunks, by their calls.
     carried_out: BTreeSet<(u64, Change)>,
+    /// Where the objects of each call were placed last, and how long they are.
+    placed: BTreeMap<(u64, String), Vec<(u64, u64)>>,
     dice: Dice,
 }
 
@@ -81,6 +83,7 @@ pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -
         written: 0,
         segments: 0,
         carried_out: BTreeSet::new(),
+        placed: BTreeMap::new(),
         dice: dice.clone(),
     };
     (0..setup.nodes).for_each(|node| state.mount(node, 0));
@@ -143,7 +146,9 @@ impl State {
         let mut order: Vec<usize> = (0..ask.keys().len()).collect();
         if matches!(ask, Ask::Locate { .. } | Ask::Exist { .. } | Ask::Remove { .. }) {
             let begins = self.dice.next();
-            order.sort_by_cached_key(|at| xxhash_rust::xxh3::xxh3_64(ask.keys()[*at].as_bytes()).wrapping_sub(begins));
+            order.sort_by_cached_key(|at| {
+                twox_hash::XxHash3_64::oneshot(ask.keys()[*at].as_bytes()).wrapping_sub(begins)
+            });
         }
         order
     }
@@ -202,6 +207,10 @@ impl Mooncake {
                 true => Item::Failed(coro::INTERNAL),
                 false => self.state.lock().carry_out(ask, at, now),
             };
+            if let Item::Placed(replicas) = &items[at] {
+                let lie = replicas.iter().map(|replica| (replica.address, replica.size)).collect();
+                self.state.lock().placed.insert((origin.call, key.clone()), lie);
+            }
         }
         Some(Answer::Items(items))
     }
@@ -220,7 +229,17 @@ impl Mooncake {
     fn may_come(&self, sim: &Sim, origin: Origin, change: Change) -> bool {
         let has_returned = sim.world().returned.contains_key(&origin.call);
         let is_waited_for = server::waits(sim, origin.call) && !sim.world().wall_jumps;
-        let is_first = self.state.lock().carried_out.insert((origin.call, change));
+        let mut state = self.state.lock();
+        // What was given back is where the first sending went.
+        let is_last = match &change {
+            Change::Write(address) => {
+                let mut own = state.placed.range((origin.call, String::new())..(origin.call + 1, String::new()));
+                own.any(|(_, lie)| lie.iter().any(|(at, len)| (*at..at + len).contains(address)))
+            }
+            Change::Removal(_) => true,
+        };
+        let is_first = state.carried_out.insert((origin.call, change)) && is_last;
+        drop(state);
         !has_returned || (is_first && is_waited_for) || planted::is("store: a mooncake store changes chunks late")
     }
 
@@ -231,7 +250,9 @@ impl Mooncake {
         let state = self.state.lock();
         let slots = self.places.by_key.get(key).map_or(&[][..], |place| self.places.keys(*place));
         let is_there = |slot: &String| state.master.objects.get(slot).is_some_and(|object| object.complete);
-        is_over && !slots.iter().any(is_there) && !planted::is("store: a mooncake store changes chunks late")
+        // Nothing orders what began before a clock was set back and what was published after that, once all was removed.
+        let is_alone = sim.world().wall_went_back || !slots.iter().any(is_there);
+        is_over && is_alone && !planted::is("store: a mooncake store changes chunks late")
     }
 
     /// Whether what a slot has was put after a call that wants it removed was over: removal is by key.
@@ -289,6 +310,11 @@ impl Serves for Mooncake {
         let mut state = self.state.lock();
         let now = self.sim.upgrade().map_or(0, |sim| sim.threads.moment());
         state.look(&self.places, now)
+    }
+
+    fn stage(&self) -> Option<Stage> {
+        let State { master, written, term, .. } = &*self.state.lock();
+        Some((*term, master.changed, *written))
     }
 
     fn admit(self: Arc<Self>, _: u64, far: Far) -> Option<Box<dyn FnOnce() + Send>> {

@@ -205,12 +205,13 @@ impl Mooncake {
     /// Bytes of a write have come.
     fn write(&self, sim: &Arc<Sim>, far: &Far, number: usize, (address, mut bytes): (u64, Vec<u8>), origin: Origin) {
         let asked = server::request(sim, origin.call);
-        if far.wire.takes_flip(true) && matches!(asked, Some(Request::Put { .. })) {
+        if far.wire.takes_flip(true) && matches!(asked.as_deref(), Some(Request::Put { .. })) {
             let dice = &mut self.state.lock().dice;
             let at = dice.index(bytes.len());
             bytes[at] ^= 1 << dice.below(8);
         }
-        let own: Vec<String> = asked.iter().flat_map(Request::places).flat_map(|place| keys_of(&place)).collect();
+        let own: Vec<String> =
+            asked.iter().flat_map(|asked| asked.places()).flat_map(|place| keys_of(&place)).collect();
         let len = bytes.len() as u64;
         let is_over = sim.world().returned.contains_key(&origin.call) && !server::waits(sim, origin.call);
         let too_late = is_over && self.has_own(address, len, &own, true);

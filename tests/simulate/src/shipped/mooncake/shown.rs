@@ -1,13 +1,14 @@
 //! What the objects of the backend show, as `guests/mooncake/src/manifest.rs` lays them out: read here anew, so that the rules do not believe
 //! the backend.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
-use super::super::server::Value;
+use super::super::server::{Stage, Value};
 use super::coro::Id;
+use crate::hashed::HashMap;
 use crate::names::Stored;
 
 /// What the keys of the store begin with, which is the name in its URI.
@@ -65,9 +66,6 @@ struct Shown {
     /// None: it is no version of a manifest.
     what: Option<(Order, Value)>,
 }
-
-/// Which master it is, and how often it and memory have changed.
-pub type Stage = (u64, u64, u64);
 
 /// What was seen of objects.
 #[derive(Default)]
@@ -129,8 +127,8 @@ fn chunk(raw: &[u8]) -> Option<(Order, Value)> {
 fn version(key: &str, raw: &[u8]) -> Option<(Order, Value)> {
     let (head, content) = raw.split_at_checked(HEAD)?;
     let (covered, sum) = head.split_at(CHECKSUM_AT);
-    let is_whole =
-        covered.starts_with(MAGIC) && xxh3_64(&[covered, key.as_bytes(), content].concat()).to_le_bytes() == *sum;
+    let is_whole = covered.starts_with(MAGIC)
+        && XxHash3_64::oneshot(&[covered, key.as_bytes(), content].concat()).to_le_bytes() == *sum;
     let number = |at: usize| u64::from_le_bytes(covered[at..at + 8].try_into().expect("eight bytes"));
     is_whole.then(|| ((number(8), number(16)), Arc::new(content.to_vec())))
 }

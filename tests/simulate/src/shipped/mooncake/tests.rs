@@ -19,9 +19,10 @@ const PLACED: &str = "0101010100000000000000000a000000000000000000003e3c7f000003
 fn state() -> State {
     let mut master = Master::new(2000 * MILLISECOND);
     master.segments.push(Segment::new(1, 0, ENDPOINT, BASE, 16 << 20, 0));
-    let (seen, carried_out) = Default::default();
+    let (seen, carried_out, placed) = Default::default();
     let dice = Dice::of(1, &[1]);
-    State { master, nodes: vec![Node::new(0, 16 << 20)], term: 0, seen, written: 0, segments: 1, carried_out, dice }
+    let nodes = vec![Node::new(0, 16 << 20)];
+    State { master, nodes, term: 0, seen, written: 0, segments: 1, carried_out, placed, dice }
 }
 
 fn keys(keys: &[&str]) -> Vec<String> {

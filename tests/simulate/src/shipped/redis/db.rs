@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::super::counted::Counted;
 use super::resp::{array, bulk, error, integer, nothing, ok};
 use super::script;
 use crate::chance::Dice;
@@ -52,7 +53,7 @@ pub struct Room {
 
 #[derive(Clone, Default)]
 pub struct Db {
-    pub keys: Keys,
+    pub keys: Counted<Keys>,
     /// Names of the scripts that it has been sent.
     scripts: BTreeSet<&'static str>,
     password: Option<&'static str>,
@@ -79,7 +80,7 @@ impl Db {
 
     /// One that begins with these keys, as after a restart: it has no scripts.
     pub fn succeed(&self, keys: Keys) -> Self {
-        Db { keys, password: self.password, room: self.room, ..Db::default() }
+        Db { keys: Counted::of(keys), password: self.password, room: self.room, ..Db::default() }
     }
 
     /// Carry out a command, at a time of the server's clock in microseconds.
@@ -131,7 +132,10 @@ impl Db {
     pub fn pass(&mut self, now: u64) {
         self.now = now;
         let millis = now / 1000;
-        self.keys.retain(|_, item| item.expires.is_none_or(|expires| millis <= expires));
+        let is_over = |item: &Item| item.expires.is_some_and(|expires| millis > expires);
+        if self.keys.values().any(is_over) {
+            self.keys.retain(|_, item| !is_over(item));
+        }
     }
 
     fn used(&self) -> usize {

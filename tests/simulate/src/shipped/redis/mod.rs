@@ -18,7 +18,7 @@ use memkv_server::os::Peer;
 use self::db::{Db, Keys, Session};
 use super::calendar::Calendar;
 use super::net::Far;
-use super::server::{self, Serves, Value};
+use super::server::{self, Serves, Stage, Value};
 use crate::chance::Dice;
 use crate::names::Stored;
 use crate::plan::Redis as Setup;
@@ -149,7 +149,7 @@ impl Redis {
         }
         let is_change = matches!(command[0].as_slice(), b"SET" | b"EVAL" | b"EVALSHA" | b"EXPIRE" | b"DEL");
         if is_change && sim.plan.fails_over() {
-            let keys = state.db.keys.clone();
+            let keys = (*state.db.keys).clone();
             state.past.push((now, keys));
         }
         drop(state);
@@ -178,7 +178,7 @@ impl Redis {
 
     /// A chunk's bytes may have changed on their way: the longest argument is its value.
     fn spoil(&self, sim: &Sim, far: &Far, command: &mut [Vec<u8>], origin: Origin) {
-        let is_put = || matches!(server::request(sim, origin.call), Some(Request::Put { .. }));
+        let is_put = || matches!(server::request(sim, origin.call).as_deref(), Some(Request::Put { .. }));
         let stores = matches!(command[0].as_slice(), b"SET" | b"EVALSHA");
         if stores && is_put() && far.wire.takes_flip(true) {
             let at = if command[0] == b"SET" { 2 } else { 5 };
@@ -222,6 +222,10 @@ impl Serves for Redis {
     fn peek(&self) -> Vec<Option<Value>> {
         let state = self.state.lock();
         self.keys.iter().map(|key| state.db.string(key).cloned()).collect()
+    }
+
+    fn stage(&self) -> Option<Stage> {
+        Some((0, 0, self.state.lock().db.keys.times()))
     }
 
     fn admit(self: Arc<Self>, _: u64, far: Far) -> Option<Box<dyn FnOnce() + Send>> {

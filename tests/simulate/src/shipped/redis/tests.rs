@@ -79,7 +79,7 @@ impl Both {
         let mut keys = real.strings(&[b"KEYS", b"*"]);
         keys.sort();
         assert_eq!(keys, db.keys.keys().map(|key| key.to_vec()).collect::<Vec<_>>());
-        for (key, item) in &db.keys {
+        for (key, item) in &*db.keys {
             let lies = match &item.value {
                 Value::String(bytes) => (real.ask(&[b"GET", key]), resp::bulk(bytes)),
                 Value::List(items) => {
@@ -99,7 +99,7 @@ impl Both {
     fn flush_scripts(&self) {
         self.real.connect().ask(&[b"SCRIPT", b"FLUSH"]);
         let mut db = self.db.borrow_mut();
-        let keys = std::mem::take(&mut db.keys);
+        let keys = std::mem::take(&mut *db.keys);
         *db = db.succeed(keys);
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use md5::{Digest, Md5};
 
+use super::super::counted::Counted;
 use super::super::server::Value;
 use super::dates;
 use super::listing;
@@ -42,7 +43,7 @@ pub struct Upload {
 #[derive(Clone)]
 pub struct Bucket {
     pub name: &'static str,
-    pub objects: BTreeMap<String, Object>,
+    pub objects: Counted<BTreeMap<String, Object>>,
     pub uploads: BTreeMap<String, Upload>,
     numbered: u64,
     /// Whose conditions hold.
@@ -67,7 +68,7 @@ impl Bucket {
     pub fn new(name: &'static str) -> Self {
         Bucket {
             name,
-            objects: BTreeMap::new(),
+            objects: Counted::default(),
             uploads: BTreeMap::new(),
             numbered: 0,
             of_puts: true,
@@ -76,6 +77,14 @@ impl Bucket {
             keeps_notes: true,
             missing: 404,
         }
+    }
+
+    /// A backend has noted whether conditions of changes and of removals hold.
+    pub fn has_noted(&mut self, key: &str, (writes, deletes): (bool, bool), now: u64) {
+        let word = |holds| if holds { "yes" } else { "no" };
+        let note = format!("kv-store-wasm conditions 1\nwrites {}\ndeletes {}\n", word(writes), word(deletes));
+        let tag = format!("\"{}\"", hex::encode(Md5::digest(&note)));
+        self.insert(key, note.into_bytes(), tag, Vec::new(), now);
     }
 
     /// Carry out a request, at a time of the server's clock in microseconds.

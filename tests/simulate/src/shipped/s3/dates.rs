@@ -3,6 +3,10 @@
 const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
+/// The year in which histories are, and its first day.
+const LATE_YEAR: u64 = 2033;
+const LATE: u64 = 23_011;
+
 /// A moment of the calendar.
 struct Date {
     /// Days since 1970.
@@ -24,7 +28,11 @@ fn lens(year: u64) -> [u64; 12] {
 impl Date {
     fn of(seconds: u64) -> Self {
         let (day, second) = (seconds / 86_400, seconds % 86_400);
-        let (mut left, mut year, mut month) = (day, 1970, 0);
+        // Most are in the years of histories: no other year is counted there.
+        let (mut left, mut year, mut month) = match day.checked_sub(LATE) {
+            Some(left) => (left, LATE_YEAR, 0),
+            None => (day, 1970, 0),
+        };
         while left >= lens(year).iter().sum() {
             left -= lens(year).iter().sum::<u64>();
             year += 1;
@@ -70,7 +78,8 @@ pub fn of_stamp(stamp: &str) -> Option<u64> {
     if !(1970..10_000).contains(&year) || !(1..=*lens(year).get(month)?).contains(&date) || second >= 86_400 {
         return None;
     }
-    let days: u64 = (1970..year).map(|year| lens(year).iter().sum::<u64>()).sum();
+    let (first, before) = if year >= LATE_YEAR { (LATE_YEAR, LATE) } else { (1970, 0) };
+    let days: u64 = before + (first..year).map(|year| lens(year).iter().sum::<u64>()).sum::<u64>();
     let days = days + lens(year)[..month].iter().sum::<u64>() + date - 1;
     Some(days * 86_400 + second)
 }
@@ -84,7 +93,8 @@ mod tests {
         assert_eq!(header(1_369_353_600), "Fri, 24 May 2013 00:00:00 GMT");
         assert_eq!(header(951_827_696), "Tue, 29 Feb 2000 12:34:56 GMT");
         assert_eq!(xml(951_827_696_123_456), "2000-02-29T12:34:56.123Z");
-        for seconds in [0, 951_827_696, 2_000_000_000, 1_735_689_599] {
+        assert_eq!(header(LATE * 86_400), "Sat, 01 Jan 2033 00:00:00 GMT");
+        for seconds in [0, 951_827_696, LATE * 86_400 - 1, LATE * 86_400, 2_000_000_000, 1_735_689_599] {
             assert_eq!(of_stamp(&stamp(seconds)), Some(seconds), "{}", stamp(seconds));
         }
         assert_eq!((of_stamp("20130532T000000Z"), of_stamp("x")), (None, None));

@@ -42,7 +42,7 @@ impl Request {
 /// A request whose bytes have come, taken from the front. `Ok(None)`: a part of it is still to come. `Err`: it is none.
 pub fn take(came: &mut Vec<u8>) -> Result<Option<Request>, String> {
     let Some(end) = came.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
-    let head = String::from_utf8(came[..end].to_vec()).map_err(|_| "a head is no text".to_owned())?;
+    let head = std::str::from_utf8(&came[..end]).map_err(|_| "a head is no text".to_owned())?;
     let mut lines = head.split("\r\n");
     let line = lines.next().unwrap_or_default();
     let [method, target, "HTTP/1.1"] = line.split(' ').collect::<Vec<_>>()[..] else {
@@ -136,7 +136,7 @@ impl Response {
         };
         let mut head = format!("HTTP/1.1 {} {reason}\r\n", self.status);
         for (name, value) in &self.headers {
-            head += &format!("{name}: {value}\r\n");
+            [*name, ": ", value, "\r\n"].iter().for_each(|piece| head.push_str(piece));
         }
         if self.closes {
             head += "connection: close\r\n";

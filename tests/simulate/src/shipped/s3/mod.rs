@@ -13,18 +13,19 @@ mod sign;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use kv_platform::sync::Mutex;
 use memkv_server::os::Peer;
+use sha2::{Digest, Sha256};
 
 use self::bucket::Bucket;
 use self::message::{Request, Response};
 use self::sign::Keys;
 use super::calendar::Calendar;
 use super::net::{Far, Odd};
-use super::server::{self, Serves, Value};
+use super::server::{self, Serves, Stage, Value};
 use crate::chance::Dice;
 use crate::names::Stored;
 use crate::plan::{Conditions, S3 as Setup};
@@ -59,6 +60,8 @@ struct State {
     keys: Keys,
     /// Changes without a condition that holds, by their calls, methods and keys.
     carried_out: BTreeSet<(u64, String, String)>,
+    /// When others removed what lay under a key.
+    removed: BTreeMap<String, Moment>,
     dice: Dice,
 }
 
@@ -76,6 +79,12 @@ fn key_of(place: &[u8]) -> String {
     format!("{PREFIX}{}/{name}", if rest.ends_with(&[2]) { 'r' } else { 'm' })
 }
 
+/// Where the backend notes what it has found out of servers.
+fn noted_at(gateways: u8) -> String {
+    let names: Vec<String> = (1..=gateways).map(|number| format!("store:{number}")).collect();
+    format!("{PREFIX}x/conditions-{}", hex::encode(&Sha256::digest(names.join(","))[..8]))
+}
+
 /// The first one of a history.
 pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -> Arc<dyn Serves> {
     let keys = places.iter().map(|place| key_of(place)).collect();
@@ -85,9 +94,16 @@ pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -
     bucket.of_deletes = matches!(setup.conditions, Conditions::Honoured | Conditions::InTwoSteps);
     (bucket.keeps_sums, bucket.keeps_notes) = (setup.keeps_sums, setup.keeps_notes);
     bucket.missing = setup.missing;
+    if Dice::of(sim.plan.seed, &[11]).met(700) {
+        // It was found out long ago whether conditions hold.
+        let holds = matches!(setup.conditions, Conditions::Honoured | Conditions::OfPuts);
+        let (writes, deletes) = (holds, setup.conditions == Conditions::Honoured);
+        bucket.has_noted(&noted_at(setup.gateways), (writes, deletes), clock.at(0));
+    }
     let mut keys_of = Keys::new(SECRET_ACCESS_KEY);
     (keys_of.checks_hashes, keys_of.checks_sums) = (setup.checks_hashes, setup.checks_sums);
-    let state = State { bucket, keys: keys_of, carried_out: BTreeSet::new(), dice: dice.clone() };
+    let state =
+        State { bucket, keys: keys_of, carried_out: BTreeSet::new(), removed: BTreeMap::new(), dice: dice.clone() };
     let state = Arc::new(Mutex::new(state));
     Arc::new(S3 { sim: Arc::downgrade(sim), keys: Arc::new(keys), setup, clock, state })
 }
@@ -193,6 +209,11 @@ impl S3 {
             return true;
         }
         let key = request.key();
+        // What others have removed has left nothing that a late change finds.
+        let returned = sim.world().returned.get(&origin.call).copied();
+        if returned.is_some_and(|at| self.state.lock().removed.get(&key).is_some_and(|removed| *removed >= at)) {
+            return false;
+        }
         // Whoever has found that conditions hold changes a manifest so that whatever comes late changes nothing.
         let all_fence = matches!(self.setup.conditions, Conditions::Honoured | Conditions::OfPuts)
             && sim.world().unfenced.is_empty();
@@ -202,7 +223,7 @@ impl S3 {
         let mut state = self.state.lock();
         let what = (origin.call, request.method.clone(), key);
         let is_first = !state.carried_out.contains(&what);
-        let has_returned = sim.world().returned.contains_key(&origin.call);
+        let has_returned = returned.is_some();
         // The next change of a chunk waits by the calendar, which may have jumped.
         let is_waited_for = server::waits(sim, origin.call) && !sim.world().wall_jumps;
         let may = !has_returned || (is_first && is_waited_for);
@@ -221,6 +242,10 @@ impl S3 {
                 own.carry_out(&sim, &request, origin);
             }
         });
+    }
+
+    fn now(&self) -> Moment {
+        self.sim.upgrade().map_or(0, |sim| sim.threads.moment())
     }
 
     fn refusal(&self, request: &Request) -> Refusal {
@@ -252,16 +277,22 @@ impl Serves for S3 {
         self.keys.iter().map(|key| state.bucket.objects.get(key)?.shown.clone()).collect()
     }
 
+    fn stage(&self) -> Option<Stage> {
+        Some((0, 0, self.state.lock().bucket.objects.times()))
+    }
+
     fn admit(self: Arc<Self>, _: u64, far: Far) -> Option<Box<dyn FnOnce() + Send>> {
         Some(Box::new(move || self.attend(&far)))
     }
 
     /// A lifecycle rule removes what was put first.
     fn evict_one(&self, _: &mut Dice) {
-        let objects = &mut self.state.lock().bucket.objects;
+        let State { bucket, removed, .. } = &mut *self.state.lock();
+        let objects = &mut bucket.objects;
         let first = objects.iter().filter(|(key, _)| !key.contains("/x/")).min_by_key(|(_, object)| object.put);
         if let Some(key) = first.map(|(key, _)| key.clone()) {
             objects.remove(&key);
+            removed.insert(key, self.now());
         }
     }
 
@@ -272,7 +303,9 @@ impl Serves for S3 {
 
     fn remove(&self, place: usize) {
         if let Some(key) = self.keys.get(place) {
-            self.state.lock().bucket.objects.remove(key);
+            let mut state = self.state.lock();
+            state.bucket.objects.remove(key);
+            state.removed.insert(key.clone(), self.now());
         }
     }
 

@@ -88,12 +88,14 @@ impl Keys {
 
     /// Of these headers of a request.
     fn signature(&mut self, request: &Request, scope: &str, names: &str) -> String {
-        let of = |name: &str| request.header(name).unwrap_or_default().to_owned();
+        let of = |name: &str| request.header(name).unwrap_or_default();
         let (hash, stamp) = (of("x-amz-content-sha256"), of("x-amz-date"));
-        let Request { method, path, raw_query, .. } = request;
-        let lines: String = names.split(';').map(|name| format!("{name}:{}\n", of(name))).collect();
-        let canonical = format!("{method}\n{path}\n{raw_query}\n{lines}\n{names}\n{hash}");
-        let digest = hex::encode(Sha256::digest(canonical.as_bytes()));
+        let mut canonical = Sha256::new();
+        let mut take = |pieces: &[&str]| pieces.iter().for_each(|piece| canonical.update(piece));
+        take(&[&request.method, "\n", &request.path, "\n", &request.raw_query, "\n"]);
+        names.split(';').for_each(|name| take(&[name, ":", of(name), "\n"]));
+        take(&["\n", names, "\n", hash]);
+        let digest = hex::encode(canonical.finalize());
         let text = format!("AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}");
         hex::encode(hmac(&self.key(scope), text.as_bytes()))
     }
