@@ -278,6 +278,8 @@ pub const LOSS_TOLD_FOR: Duration = Duration::from_secs(5);
 pub const FOLLOWED_CHUNKS: usize = 1 << 14;
 /// Memory of write buffers and restored chunks that is kept for the next chunks, in the process.
 pub const SPARE_BYTES: usize = 64 << 20;
+/// Lengths of chunks for which a store had no memory kept, the last ones: of a length that is twice among them memory is kept from then on.
+pub const SPARE_LENGTHS: usize = 128;
 
 /// Payload bytes that all instances of the process hold, and what they cost beside those: linear memory, tables, globals,
 /// handles. Guard its memory against many stores at once.

@@ -73,3 +73,11 @@ pub unsafe fn usable(memory: *mut c_void) -> usize {
     // SAFETY: the caller's promise.
     unsafe { way::memory::usable(memory) }
 }
+
+/// All threads share one heap of C `malloc`, so that what one of them frees is used again by any other. For a program that keeps what many
+/// threads allocate within a bound. To be called before there are threads.
+///
+/// GNU's C library: `M_ARENA_MAX`; without it there are up to eight heaps a core, and each keeps the most that it ever held. Others: nothing.
+pub fn share_one_heap() {
+    way::memory::share_one_heap();
+}

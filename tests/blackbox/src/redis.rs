@@ -13,8 +13,8 @@ use crate::servers::{Server, free_port};
 use crate::tls::{self, Certificate};
 use crate::{not_installed, seaweed};
 
-/// More than any start takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A server that lives and answers nothing for so long hangs. It waits for a busy machine, and one that ends is not waited for.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The server: Debian's redis-server, or in the tests of `tests/valkey.rs`, which are those of Redis once more, Valkey's.
 fn program() -> PathBuf {
@@ -137,7 +137,9 @@ impl Server for RedisServer {
         self.process = Some(start(command.stdin(Stdio::null()).stdout(Stdio::null())));
         let begun = Instant::now();
         while !self.answers() {
-            assert!(begun.elapsed() < PATIENCE, "{} does not start", self.program.display());
+            let ended = self.process.as_mut().and_then(|process| process.0.try_wait().ok().flatten());
+            assert!(ended.is_none(), "{} does not start: {ended:?}", self.program.display());
+            assert!(begun.elapsed() < PATIENCE, "{} does not answer", self.program.display());
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -74,6 +74,14 @@ pub unsafe fn usable(memory: *mut c_void) -> usize {
     unsafe { libc::malloc_usable_size(memory) }
 }
 
+pub fn share_one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it sets a number of the allocator, which it looks at when a thread first allocates.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

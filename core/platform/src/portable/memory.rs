@@ -62,3 +62,5 @@ pub unsafe fn usable(memory: *mut c_void) -> usize {
         libc::malloc_usable_size(memory)
     }
 }
+
+pub fn share_one_heap() {}

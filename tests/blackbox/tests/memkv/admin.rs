@@ -9,7 +9,7 @@ use kv_store_tests::dist;
 use kv_store_tests::memkv::{AUTH_KEY, MemkvServer};
 use kv_store_tests::servers::Server;
 
-use super::raw::{Client, OK, PUT, put_fields};
+use super::raw::{Client, GET, OK, PUT, get_fields, put_fields};
 use super::{open, save};
 
 #[test]
@@ -144,4 +144,33 @@ fn the_help_teaches() {
     {
         assert!(help.contains(part), "{part} in {help}");
     }
+}
+
+/// Clients in turn, each with a thread of the server: what one puts evicts what the others have put, but for something small that is asked for
+/// again and lies behind it in the memory of its thread.
+#[test]
+fn the_process_takes_little_more_than_its_bound() {
+    const BOUND: u64 = 32 << 20;
+    let mut server = MemkvServer::start(&["--memory", &BOUND.to_string()]);
+    let mut clients: Vec<Client> = (0..4).map(|number| Client::connect(server.port, [number; 32])).collect();
+    let large = vec![1; 64 << 10];
+    for number in 0..clients.len() {
+        for put in 0..440_u16 {
+            let key = [number as u8, put as u8, (put >> 8) as u8];
+            assert_eq!(clients[number].ask(PUT, put_fields(&key), &large).status, OK);
+            if put % 100 == 0 {
+                let small = (0..number).map(|former| clients[number].ask(GET, get_fields(&[former as u8]), b"").status);
+                assert!(small.into_iter().all(|status| status == OK));
+            }
+        }
+        assert_eq!(clients[number].ask(PUT, put_fields(&[number as u8]), b"small").status, OK);
+    }
+    let held = server.metric("memkv_bytes");
+    assert!((BOUND * 3 / 4..=BOUND).contains(&held), "{held}");
+    let process = server.process().as_ref().unwrap().0.id();
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let resident: u64 = line.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+    // With a heap for each thread it is 113 MiB.
+    assert!(resident << 10 <= BOUND * 7 / 4, "{resident} KiB");
 }

@@ -65,8 +65,8 @@ const UNIQUE: u64 = 8;
 const PAUSE: u64 = 8;
 /// Between two looks at what is wanted and what was done.
 const TICK: Duration = Duration::from_millis(100);
-/// For so long names are read at the end that cannot be read at first.
-const READS: Duration = Duration::from_secs(20);
+/// Names that cannot be read at the end are read again until none of them could be read for so long: a busy machine takes long for each.
+const READS: Duration = Duration::from_secs(120);
 
 struct Writer {
     options: WriterOptions,
@@ -348,11 +348,18 @@ impl Writer {
             names.iter().enumerate().map(move |(slot, name)| ((thread as u64, slot as u64), name))
         });
         let mut left: HashMap<(u64, u64), &Name> = places.collect();
-        let end = Instant::now() + READS;
-        while !left.is_empty() && Instant::now() < end {
-            let Some(store) = self.open() else { continue };
-            left.retain(|place, name| Instant::now() > end || !self.read(&store, *place, name));
+        let mut progress = Instant::now();
+        while !left.is_empty() && progress.elapsed() < READS {
             self.tell();
+            let Some(store) = self.open() else { continue };
+            left.retain(|place, name| {
+                let was_read = progress.elapsed() < READS && self.read(&store, *place, name);
+                if was_read {
+                    progress = Instant::now();
+                }
+                self.tell();
+                !was_read
+            });
         }
         if !left.is_empty() {
             self.wrong(format_args!("{} names cannot be read, and nothing strikes any more", left.len()));
