@@ -34,7 +34,7 @@ const OTHER_BENCHES: &[&str] = &[BENCH_VLLM, "bench_vllm_worker.py"];
 const TESTS_OF_VLLM: &[&str] = &["test_vllm_worker.py", "test_vllm_running.py"];
 
 /// Whose tiers are taken out of its wheel.
-const VLLM: &str = "vllm==0.33.0";
+pub const VLLM: &str = "vllm==0.33.0";
 
 /// Programs that print rows, in the environment of the engines.
 pub fn benches(place: &Place) -> Result<Vec<String>> {

@@ -96,7 +96,7 @@ enum Command {
         arguments: Vec<String>,
     },
     /// Kills, flipped bits, power losses, full disks, frozen servers and two writers for every store of KV state, this one among them, and
-    /// docs/proof.md. Needs the engines of `cargo xtask test --engines`
+    /// docs/proof-compare.md. Needs the engines of `cargo xtask test --engines`
     Compare(compare::CompareOptions),
     /// Lay out what an operator installs: target/dist/{lib,libexec,components,include,bin}
     Dist,

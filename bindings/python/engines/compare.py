@@ -1,15 +1,17 @@
 """The same histories for every store of KV state: a kill, a flipped bit, a truncated value, a power loss, a full disk, a frozen server, two
-writers. `cargo xtask compare` runs it, and writes what it prints into docs/proof.md.
+writers. `cargo xtask compare` runs it, and writes what it prints into docs/proof-compare.md.
 
 One JSON object a row: store, history, how many values were acknowledged, how many gets answered wrong bytes, how many acknowledged values
 were not answered, the longest call in seconds, and what the engine saw.
 """
 
 import collections
+import datetime
 import json
 import os
 import pathlib
 import random
+import re
 import select
 import shutil
 import signal
@@ -39,8 +41,10 @@ class Process:
         pipe = subprocess.PIPE
         log = open(store.scratch / "log", "ab")
         self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, bufsize=0, env={**os.environ, **store.environment})
-        self.heard = b""
-        self.refused = self.answer(120).get("open")
+        self.heard, self.answered = b"", -1
+        opened = self.answer(120)
+        self.refused = opened.get("open")
+        store.version = opened.get("version", store.version)
 
     def send(self, **asked: Any) -> None:
         assert self.child.stdin
@@ -50,9 +54,16 @@ class Process:
             pass
 
     def answer(self, seconds: float = PATIENCE) -> dict[str, Any]:
-        """Its next answer. One that does not come is told as such."""
-        assert self.child.stdout
+        """The answer to what was asked next. One that does not come is told as such, and dropped if it comes later."""
+        self.answered += 1
         end = time.monotonic() + seconds
+        while True:
+            answer = self.line(end, seconds)
+            if answer.get("number", self.answered) == self.answered:
+                return answer
+
+    def line(self, end: float, seconds: float) -> dict[str, Any]:
+        assert self.child.stdout
         while b"\n" not in self.heard:
             if not select.select([self.child.stdout], [], [], max(0, end - time.monotonic()))[0]:
                 return {"ok": False, "got": "refused", "why": f"no answer in {seconds:.0f} s", "seconds": seconds}
@@ -93,13 +104,15 @@ class Store:
     """A store in a folder, or on a server, of its own."""
 
     def __init__(self, name: str, scratch: pathlib.Path, place: pathlib.Path | None = None, *options: str) -> None:
-        self.name, self.scratch = name, scratch
+        self.name, self.scratch, self.version = name, scratch, ""
         self.folder = place or scratch / "store"
         self.folder.mkdir(exist_ok=True)
         self.python, self.environment = sys.executable, dict[str, str]()
         if "llama.cpp" in name:
             self.python = os.environ["KV_COMPARE_LLAMA_PYTHON"]
             self.environment["PYTHONPATH"] = os.environ["KV_COMPARE_LLAMA_PACKAGE"]
+            # It aborts on some torn files, and would run a debugger for seconds each time.
+            self.environment["GGML_NO_BACKTRACE"] = "1"
         self.server = Server(scratch, *options) if "redis" in name else None
         self.place = str(self.server.port) if self.server else str(self.folder)
 
@@ -152,7 +165,7 @@ class Row:
     def __init__(self, store: str, history: str) -> None:
         self.store, self.history = store, history
         self.acknowledged = self.asked = self.right = self.wrong = self.lost = 0
-        self.longest = 0.0
+        self.longest, self.version = 0.0, ""
         self.saw: collections.Counter[str] = collections.Counter()
 
     def put(self, answer: dict[str, Any]) -> bool:
@@ -174,8 +187,12 @@ class Row:
 
     def say(self) -> None:
         figures = {key: value for key, value in vars(self).items() if key != "saw"}
-        saw = [what for what, _ in self.saw.most_common(2)]
-        print(json.dumps({**figures, "saw": saw}), flush=True)
+        # Sums and offsets differ from call to call.
+        alike: collections.Counter[str] = collections.Counter()
+        for what, times in self.saw.items():
+            alike[re.sub(r"\d{4,}", "N", what)] += times
+        saw = [what for what, _ in alike.most_common(2)]
+        print(json.dumps({**figures, "saw": saw, "date": datetime.date.today().isoformat()}), flush=True)
 
 
 def filled(store: Store, row: Row, values: int = VALUES) -> list[int]:
@@ -247,7 +264,15 @@ def flip_in_value(client: Any, key: bytes) -> None:
 
 
 def cut_file(path: pathlib.Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
+    """To half of what is written: a file may have room set aside behind that."""
+    with open(path, "r+b") as file:
+        end = 0
+        while end < path.stat().st_size:
+            try:
+                end = os.lseek(file.fileno(), os.lseek(file.fileno(), end, os.SEEK_DATA), os.SEEK_HOLE)
+            except OSError:
+                break
+        file.truncate(end // 2)
 
 
 def cut_value(client: Any, key: bytes) -> None:
@@ -257,11 +282,18 @@ def cut_value(client: Any, key: bytes) -> None:
 def power_loss(store: Store, row: Row, _: random.Random) -> None:
     """States that the disk may be in after a power loss, by the model of `cargo xtask torture`: what was not synced is there, torn or not."""
     torture = os.environ["KV_COMPARE_TORTURE"]
+    if "segments" in store.name:
+        # A state of the disk has whole files, and a segment has 256 MiB.
+        config = store.scratch / "config.toml"
+        config.write_text("[backend.segments]\noptions = { segment_bytes = '2 MiB' }\n")
+        store.environment["KV_STORE_WASM_CONFIG"] = str(config)
     log, images = store.scratch / "trace", store.scratch / "images"
     calls = subprocess.run([torture, "images", "--calls"], capture_output=True, text=True, check=True).stdout.strip()
     with Process(store, (*STRACE, "-e", calls, "-o", str(log))) as process:
         for number in range(6):
             row.put(process.ask(do="put", number=number))
+    # What counts is what each state should have.
+    row.acknowledged = 0
     many = "16" if QUICK else "120"
     command = [torture, "images", "--trace", log, "--folder", store.folder, "--into", images, "--states", many]
     made = subprocess.run([*map(str, command), "--seed", str(SEED)], capture_output=True, text=True)
@@ -274,15 +306,20 @@ def power_loss(store: Store, row: Row, _: random.Random) -> None:
         reader.send(do="reopen", place=image["folder"])
         opened = reader.answer()
         acknowledged = [int(said.split()[1]) for said in image["said"]]
+        row.acknowledged += len(acknowledged)
         if opened.get("open"):
             row.saw["open: " + opened["open"]] += 1
             row.lost += len(acknowledged)
         else:
             for number in range(6):
-                row.got(reader.ask(do="get", number=number), number in acknowledged)
-        if reader.child.poll() is not None:
-            row.saw["its process died"] += 1
-            reader = Process(store)
+                answer = reader.ask(do="get", number=number)
+                row.got(answer, number in acknowledged)
+                if answer.get("why") == "its process died":
+                    # It is started again, for what else is there.
+                    reader.kill()
+                    reader = Process(store)
+                    reader.send(do="reopen", place=image["folder"])
+                    reader.answer()
         shutil.rmtree(image["folder"])
     reader.end()
 
@@ -373,9 +410,11 @@ def run(history: str, name: str) -> None:
                 return
             with small_disk(scratch) as disk, Store(name, scratch, disk / "store") as store:
                 HISTORIES[history](store, row, chance)
+                row.version = store.version
         else:
             with Store(name, scratch, None, *options) as store:
                 HISTORIES[history](store, row, chance)
+                row.version = store.version
     row.say()
 
 

@@ -6,6 +6,7 @@ starts such processes, kills them, and damages what they stored.
 
 import argparse
 import ctypes
+import importlib.metadata
 import json
 import os
 import sys
@@ -81,6 +82,22 @@ class LMCache:
         self.buffer = data.make_aligned_tensor(SIZE, 4096)
         self.adapter = create_l2_adapter(config.adapters[0], data.create_l1_memory_desc(self.buffer))
         self.objects = data.make_memory_objects(self.buffer, 1, SIZE, 0)
+        if serde := config.adapters[0].serde_config:
+            # Its own allocator says these of what it allocates.
+            meta = self.objects[0].meta
+            meta.shapes, meta.dtypes = [meta.shape], [meta.dtype]
+            self.adapter = self.with_serde(self.adapter, serde)
+
+    @staticmethod
+    def with_serde(adapter: Any, serde: Any) -> Any:
+        """As its storage manager does it: what is serialized passes through memory of the level above."""
+        from lmcache.v1.distributed.config import L1ManagerConfig, L1MemoryManagerConfig
+        from lmcache.v1.distributed.l1_manager import L1Manager
+        from lmcache.v1.distributed.l2_adapters.serde_wrapper import SerdeL2AdapterWrapper
+        from lmcache.v1.distributed.serde import create_serde_processor
+
+        memory = L1MemoryManagerConfig(size_in_bytes=64 << 20, use_lazy=False, shm_name="")
+        return SerdeL2AdapterWrapper(adapter, create_serde_processor(serde), L1Manager(L1ManagerConfig(memory)))
 
     def put(self, number: int, writer: int) -> bool:
         from lmcache.cli.commands.bench.l2_adapter_bench import runner
@@ -104,6 +121,13 @@ class LMCache:
 
     def close(self) -> None:
         self.adapter.close()
+
+
+def encrypted() -> dict[str, Any]:
+    """LMCache's encryption, with which a value is refused that was changed. It reads its key from a file."""
+    file = os.memfd_create("key")
+    os.write(file, bytes(range(32)))
+    return {"serde": {"type": "aesgcm", "master_key_path": f"/proc/self/fd/{file}"}}
 
 
 class SGLang:
@@ -288,6 +312,7 @@ SUBJECTS: dict[str, Callable[[str], Subject]] = {
     "kv-store-wasm, segments": lambda place: Ours(f"segments://{place}"),
     "kv-store-wasm, redis": lambda port: Ours(f"redis://127.0.0.1:{port}/1"),
     "LMCache, fs_native": lambda place: LMCache({"type": "fs_native", "base_path": place}),
+    "LMCache, fs_native, AES-GCM": lambda place: LMCache({"type": "fs_native", "base_path": place} | encrypted()),
     "LMCache, resp (redis)": lambda port: LMCache({"type": "resp", "host": "127.0.0.1", "port": int(port)}),
     "SGLang, file": SGLang,
     "vLLM, fs": Vllm,
@@ -297,6 +322,24 @@ SUBJECTS: dict[str, Callable[[str], Subject]] = {
 """By name, and opened at a folder or at the port of a Redis server."""
 
 WRITERS = 2
+
+
+def version(name: str) -> str:
+    """What is compared, with the versions of its parts."""
+    installed = importlib.metadata.version
+    if name.startswith("kv-store-wasm"):
+        of = f"kv-store-wasm {installed('kv-store-wasm')}"
+    elif name.startswith("LMCache"):
+        of = f"LMCache {installed('lmcache')}"
+    elif name.startswith("SGLang"):
+        of = f"SGLang {installed('sglang')}"
+    elif name.startswith("vLLM"):
+        of = os.environ["KV_COMPARE_VLLM"].replace("vllm==", "vLLM ")
+    elif name.startswith("AIBrix"):
+        of = f"AIBrix {installed('aibrix-kvcache')} with rocksdict {installed('rocksdict')}"
+    else:
+        of = f"llama.cpp of llama-cpp-python {sys.modules['llama_cpp'].__version__}"
+    return of
 
 
 def judge(subject: Subject, number: int) -> dict[str, Any]:
@@ -327,8 +370,10 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
+    asked_so_far = 0
+
     def say(answer: dict[str, Any]) -> None:
-        print(json.dumps(answer), file=answers, flush=True)
+        print(json.dumps({"number": asked_so_far, **answer}), file=answers, flush=True)
 
     def opened(place: str) -> Subject | None:
         try:
@@ -336,13 +381,14 @@ def main() -> None:
         except Exception as error:
             say({"open": short(error)})
             return None
-        say({"open": None})
+        say({"open": None, "version": version(name)})
         return subject
 
     name, place = sys.argv[1:]
     subject = opened(place)
     for line in sys.stdin:
         asked = json.loads(line)
+        asked_so_far += 1
         start = time.monotonic()
         if asked["do"] == "reopen":
             if subject:

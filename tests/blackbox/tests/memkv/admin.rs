@@ -154,16 +154,16 @@ fn the_process_takes_little_more_than_its_bound() {
     let mut server = MemkvServer::start(&["--memory", &BOUND.to_string()]);
     let mut clients: Vec<Client> = (0..4).map(|number| Client::connect(server.port, [number; 32])).collect();
     let large = vec![1; 64 << 10];
-    for number in 0..clients.len() {
+    for (number, client) in clients.iter_mut().enumerate() {
         for put in 0..440_u16 {
             let key = [number as u8, put as u8, (put >> 8) as u8];
-            assert_eq!(clients[number].ask(PUT, put_fields(&key), &large).status, OK);
+            assert_eq!(client.ask(PUT, put_fields(&key), &large).status, OK);
             if put % 100 == 0 {
-                let small = (0..number).map(|former| clients[number].ask(GET, get_fields(&[former as u8]), b"").status);
+                let small = (0..number).map(|former| client.ask(GET, get_fields(&[former as u8]), b"").status);
                 assert!(small.into_iter().all(|status| status == OK));
             }
         }
-        assert_eq!(clients[number].ask(PUT, put_fields(&[number as u8]), b"small").status, OK);
+        assert_eq!(client.ask(PUT, put_fields(&[number as u8]), b"small").status, OK);
     }
     let held = server.metric("memkv_bytes");
     assert!((BOUND * 3 / 4..=BOUND).contains(&held), "{held}");

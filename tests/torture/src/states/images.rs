@@ -28,6 +28,9 @@ pub struct ImageOptions {
     seed: u64,
 }
 
+/// States of one moment: the oldest, the newest, and some in which files are torn.
+const OF_A_MOMENT: usize = 6;
+
 /// Print a line of JSON for each state: its folder, and what the program had said before the power was lost.
 pub fn run(options: &ImageOptions) -> bool {
     let ImageOptions { trace: Some(log), folder: Some(folder), into: Some(into), .. } = options else {
@@ -52,7 +55,7 @@ fn images(calls: &[Call], folder: &Path, into: &Path, options: &ImageOptions) ->
     let (mut random, mut seen) = (Random(options.seed), HashSet::new());
     for _ in 0..options.states {
         let point = random.below(calls.len() as u64 + 1) as usize;
-        for state in disk.states(point, 2, &mut random) {
+        for state in disk.states(point, OF_A_MOMENT, &mut random) {
             let mut hasher = DefaultHasher::new();
             (&state, point).hash(&mut hasher);
             if seen.len() == options.states || !seen.insert(hasher.finish()) {
