@@ -10,6 +10,11 @@
 //! be as great. It revokes what its own client has begun (the master takes that from the same client only), and waits for others until
 //! they have ended, or the master forgets what they began (`put_start_discard_timeout_sec`, 30 s). What is begun after that look is no matter.
 //!
+//! Built: nobody waits, since that would stop a name for 30 s after any writer dies. What is being written counts as a generation, and no
+//! generation is less than the time, for what is being written may have followed a version that is gone. A client may give up early,
+//! because its connection broke, and its host forgets what is to be revoked at the end of the change. What is ended late after that is
+//! outranked by a newer version for as long as that is there: it breaks where that is evicted, and after a delete, which leaves none.
+//!
 //! Invariants: [`crate::history`], of the greatest version. Bounds: two changes, three slots, one eviction, 4 ticks. What a slot holds is
 //! removed only where it is still what was seen: with 32 slots in turn, and looks that are anew after 10 ms, another has not come there. A client
 //! sends nothing after its end; one that is stopped between that look at the clock and the sending is outside the model.
@@ -31,6 +36,14 @@ struct Rules {
     revokes: bool,
     /// What others have begun is waited for.
     waits: bool,
+    /// A client may give up before the end of its change, and what it began is revoked before that end alone.
+    forgets: bool,
+    /// What is being written counts as a generation.
+    counts: bool,
+    /// No generation is less than the time.
+    by_time: bool,
+    /// Of all versions the first alone is evicted.
+    keeps_changes: bool,
     /// Changes may end unknown.
     late: bool,
     clients: [u8; 2],
@@ -106,7 +119,8 @@ impl Rules {
         if self.clients[0] == self.clients[1] && own == 1 && other != Step::Over {
             return None;
         }
-        if self.revokes && self.clients[0] == self.clients[1] {
+        let is_told = !self.forgets || own == 0 || state.now < state.history.end(1);
+        if self.revokes && self.clients[0] == self.clients[1] && is_told {
             for slot in &mut state.slots {
                 slot.take_if(|version| !version.ended);
             }
@@ -118,9 +132,17 @@ impl Rules {
         state.steps[own] = if self.deletes(change) {
             self.removal(state, None)
         } else {
-            Step::Looked((state.greatest().map_or(0, |version| version.order.0) + 1, state.ranks[own]))
+            Step::Looked((self.next(state), state.ranks[own]))
         };
         Some(())
+    }
+
+    /// The generation to publish.
+    fn next(&self, state: &State) -> u8 {
+        let follows = state.greatest().map_or(0, |version| version.order.0) + 1;
+        let least = if self.by_time { follows.max(state.now + 1) } else { follows };
+        let written = state.slots.iter().flatten().filter(|version| !version.ended).count();
+        if self.counts { least + written as u8 } else { least }
     }
 
     /// What is to be removed before the change is answered. `own`: what was published; none: a delete.
@@ -171,8 +193,9 @@ impl Model for Rules {
         }
         actions.extend(state.ends.iter().map(|change| Action::End(*change)));
         if !state.evicted {
-            let ended = |slot: &usize| state.slots[*slot].is_some_and(|version| version.ended);
-            actions.extend((0..SLOTS).filter(ended).map(Action::Evict));
+            let may_go = |version: Version| version.ended && !(self.keeps_changes && version.change > 0);
+            let evictable = |slot: &usize| state.slots[*slot].is_some_and(may_go);
+            actions.extend((0..SLOTS).filter(evictable).map(Action::Evict));
         }
     }
 
@@ -216,7 +239,8 @@ impl Model for Rules {
             }
             Action::GiveUp(change) => {
                 let step = std::mem::replace(&mut state.steps[change as usize - 1], Step::Over);
-                if !self.late || step == Step::Waiting || state.now < state.history.end(change) {
+                let may = self.forgets || state.now >= state.history.end(change);
+                if !self.late || step == Step::Waiting || !may {
                     return None;
                 }
                 state.history.ended(change, Phase::Unknown);
@@ -238,10 +262,24 @@ impl Model for Rules {
 }
 
 pub fn cases() -> Vec<Case> {
-    let today = Rules { ordered: false, revokes: false, waits: false, late: false, clients: [0, 1], deletes: false };
+    let today = Rules {
+        ordered: false,
+        revokes: false,
+        waits: false,
+        forgets: false,
+        counts: false,
+        by_time: false,
+        keeps_changes: false,
+        late: false,
+        clients: [0, 1],
+        deletes: false,
+    };
     let ordered = Rules { ordered: true, ..today };
     let late = Rules { late: true, ..ordered };
     let (revokes, waits) = (Rules { revokes: true, ..late }, Rules { revokes: true, waits: true, ..late });
+    let forgets = Rules { forgets: true, keeps_changes: true, ..revokes };
+    let counts = Rules { counts: true, ..forgets };
+    let built = Rules { by_time: true, ..counts };
     let case = |variant, scenario, expects, rules: Rules| Case::new("mooncake", variant, scenario, expects, rules);
     let broken = |variant, scenario, rules| case(variant, scenario, Expects::Breaks(NOT_UNDONE), rules);
     let own = |rules| Rules { clients: [0, 0], ..rules };
@@ -257,5 +295,12 @@ pub fn cases() -> Vec<Case> {
         broken("ordered, revokes", "late put, other's put", revokes),
         case("ordered, revokes, waits", "late put, other's put", Expects::Holds, waits),
         case("ordered, revokes, waits", "late put, other's delete", Expects::Holds, deletes(waits)),
+        broken("revokes before the end", "late put, put", own(forgets)),
+        broken("counts what is written", "late put, put, first evicted", own(counts)),
+        case("built: by time", "late put, put, first evicted", Expects::Holds, own(built)),
+        case("built: by time", "late put, other's, first evicted", Expects::Holds, built),
+        broken("built: by time", "late put, put, any evicted", own(Rules { keeps_changes: false, ..built })),
+        broken("built: by time", "late put, delete", deletes(own(built))),
+        broken("built: by time", "late put, other's delete", deletes(built)),
     ]
 }
