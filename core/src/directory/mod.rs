@@ -107,7 +107,10 @@ impl Directory {
             Error::new(error.kind(), format!("{}: {error}{hint}", path.display()))
         };
         let root = match open_root(path).map_err(explain)? {
-            Some(root) => root,
+            Some(root) => {
+                sync_name_of_empty(path, &root).map_err(explain)?;
+                root
+            }
             None => {
                 let upper = path.parent().unwrap_or(path);
                 if let Some(why) = why_refused(upper) {
@@ -374,13 +377,33 @@ fn open_root(path: &Path) -> Result<Option<OwnedFd>, Errno> {
     }
 }
 
+/// Its name must survive power loss as what will be in it. So nothing is put into it before that is synced: one that holds something has
+/// its name.
 fn make_root(upper: &Path, path: &Path) -> Result<(), Errno> {
     let upper = fs::open(upper, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     paths::check_file_system(&upper)?;
     match fs::mkdirat(&upper, path.file_name().ok_or(Errno::NOENT)?, PRIVATE_DIRECTORY) {
-        // Its name must survive power loss as what will be in it.
-        Ok(()) => files::sync(&upper),
-        Err(Errno::EXIST) => Ok(()),
+        Ok(()) | Err(Errno::EXIST) => uninterrupted(|| files::sync(&upper)),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Who made a directory that is empty may have ended before its name was synced, or does so now.
+fn sync_name_of_empty(path: &Path, root: &OwnedFd) -> Result<(), Errno> {
+    for entry in fs::Dir::read_from(root)? {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(());
+        }
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match fs::open(path.parent().unwrap_or(path), flags, Mode::empty()) {
+        Ok(upper) => match uninterrupted(|| files::sync(&upper)) {
+            // On what cannot be changed nobody has made it.
+            Err(Errno::INVAL | Errno::ROFS) => Ok(()),
+            synced => synced,
+        },
+        // Who may not read it has not made anything in it.
+        Err(Errno::ACCESS | Errno::PERM) => Ok(()),
         Err(errno) => Err(errno),
     }
 }

@@ -8,7 +8,8 @@ use std::process::Command;
 use kv_store_tests::consumer::{consumer, finish};
 use kv_store_tests::{dist, library, test_components};
 
-/// The calls of a save that sync and rename, one a line, in order, with paths. `options` are local-fs's.
+/// The calls of a save that sync and rename in the folder of its store and in the one above, one a line, in order, with paths. `options` are
+/// local-fs's.
 fn calls_of_a_save(store: &Path, options: &str) -> Vec<String> {
     calls_of_a_save_by("local-fs", store, options)
 }
@@ -29,8 +30,8 @@ fn calls_of_a_save_by(scheme: &str, store: &Path, table: &str) -> Vec<String> {
     let finished = finish(&mut strace);
     assert!(finished.status.success(), "{}", finished.stderr);
     let trace = std::fs::read_to_string(&trace).unwrap();
-    let of_the_store = |line: &&str| line.contains(&store.display().to_string());
-    trace.lines().filter(of_the_store).map(str::to_owned).collect()
+    let upper = store.parent().unwrap().display().to_string();
+    trace.lines().filter(|line| line.contains(&upper)).map(str::to_owned).collect()
 }
 
 /// Where a line of the trace is that is this call and names all of these, after `from`.
@@ -59,6 +60,23 @@ fn a_manifest_is_published_when_its_chunks_are_durable() {
     // The manifest's own bytes before its name, its name before the answer.
     assert!(position(&calls, 0, "fdatasync", &[".kv-tmp/"]) < published);
     position(&calls, published, "fsync", &[&root]);
+}
+
+/// As a process leaves it that is killed after it has made the folder of a store.
+#[test]
+fn a_store_in_a_folder_that_is_empty_has_the_name_of_that_synced_first() {
+    for (scheme, first) in [("local-fs", ".local-fs"), ("segments", "index")] {
+        let scratch = tempfile::tempdir().unwrap();
+        let store = scratch.path().join("store");
+        std::fs::create_dir(&store).unwrap();
+        let upper = format!("{}>", scratch.path().display());
+        let calls = calls_of_a_save_by(scheme, &store, "");
+        let named = position(&calls, 0, "rename", &[&format!("\"{first}\"")]);
+        assert!(position(&calls, 0, "fsync", &[&upper]) < named, "{}", calls.join("\n"));
+        // What holds something has its name.
+        let calls = calls_of_a_save_by(scheme, &store, "");
+        assert!(!calls.iter().any(|call| call.contains("fsync") && call.contains(&upper)), "{}", calls.join("\n"));
+    }
 }
 
 #[test]
@@ -154,7 +172,10 @@ fn the_operator_can_leave_durability_to_the_kernel() {
     let scratch = tempfile::tempdir().unwrap();
     let store = scratch.path().join("store");
     let calls = calls_of_a_save(&store, "options.durability = 'rename'");
-    assert!(calls.iter().all(|line| line.contains("renameat")), "{}", calls.join("\n"));
+    // The name of the store's own folder, when it is made, and then none.
+    let [made, renamed @ ..] = calls.as_slice() else { panic!("no calls") };
+    assert!(made.contains("fsync") && made.contains(&format!("{}>", scratch.path().display())), "{made}");
+    assert!(renamed.iter().all(|line| line.contains("renameat")), "{}", calls.join("\n"));
     // Two chunks and the manifest, and the directory's marker.
-    assert_eq!(calls.len(), 4);
+    assert_eq!(renamed.len(), 4);
 }

@@ -438,8 +438,9 @@ impl World {
         }
     }
 
-    /// Bytes that are stored change.
+    /// Bytes that are stored change. Who finds that has them removed, and may not learn whether they were.
     pub fn rot(&mut self, key: Key, dice: &mut Dice, now: Moment) {
+        self.oracle.touches(key);
         for place in names::places(self.shape.lengths, key) {
             let Some(slot) = self.slots.get_mut(place) else { continue };
             let Some(entry) = slot.visible.as_ref() else { continue };
