@@ -121,7 +121,8 @@ pub fn perform(name: &str, times: u64, library: &Path, uri: &str) -> Result<()> 
 
 /// What a store is on.
 enum StoreServer {
-    None(&'static str),
+    /// Files, by the backend of this name.
+    Files(&'static str),
     Redis(RedisServer),
     Memkv(MemkvServer),
 }
@@ -131,13 +132,13 @@ impl StoreServer {
         match store {
             "redis" => StoreServer::Redis(RedisServer::start(&[])),
             "memkv" => StoreServer::Memkv(MemkvServer::start(&[])),
-            _ => StoreServer::None(store),
+            _ => StoreServer::Files(store),
         }
     }
 
     fn uri(&self, work: &Path) -> Result<String> {
         Ok(match self {
-            StoreServer::None(store) => {
+            StoreServer::Files(store) => {
                 let folder = work.join("instructions").join(store);
                 std::fs::create_dir_all(&folder)?;
                 format!("{store}://{}", folder.display())
@@ -209,9 +210,8 @@ impl Places {
         let (mut mappings, mut begin) = (Vec::new(), HashMap::<&str, u64>::new());
         for line in maps.lines() {
             let mut fields = line.split_ascii_whitespace();
-            let (Some(range), Some(rights)) = (fields.next(), fields.next()) else { continue };
-            let (first, end) = range.split_once('-').context("a mapping has two ends")?;
-            let range = u64::from_str_radix(first, 16)?..u64::from_str_radix(end, 16)?;
+            let Some(rights) = fields.nth(1) else { continue };
+            let range = steps::mapped(line)?;
             let path = fields.nth(3).unwrap_or_default();
             let begin = *begin.entry(path).or_insert(range.start);
             if !rights.contains('x') {

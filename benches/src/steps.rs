@@ -5,6 +5,7 @@
 //! ticks of the clock would come during one call that they would be most of what is counted. For the same reason time stands still for it:
 //! what is remembered for a second would be forgotten within a call.
 
+use std::ops::Range;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -31,6 +32,13 @@ pub fn instructions(command: &mut Command) -> Result<Option<u64>> {
     let count = &mut steps;
     let counted = each(command, |_| Ok(Box::new(move |_| *count += 1)))?;
     Ok(counted.then_some(steps))
+}
+
+/// The addresses of a line of `/proc/PID/maps`.
+pub fn mapped(line: &str) -> Result<Range<u64>> {
+    let range = line.split_ascii_whitespace().next().unwrap_or_default();
+    let (begin, end) = range.split_once('-').context("a mapping has two ends")?;
+    Ok(u64::from_str_radix(begin, 16)?..u64::from_str_radix(end, 16)?)
 }
 
 /// What is done with each instruction.
@@ -87,7 +95,10 @@ fn count<'a>(process: pid_t, others: &mut Vec<pid_t>, begin: impl FnOnce(u32) ->
         }
     }
     let mut clocks = Clocks::new(process)?;
-    walk(process, |instruction| clocks.find(instruction.address))?;
+    walk(process, |instruction| {
+        clocks.find(instruction.address);
+        Ok(())
+    })?;
     let mut step = begin(process as u32)?;
     walk(process, |instruction| {
         clocks.stand_still(instruction.address)?;
@@ -131,7 +142,7 @@ fn register(process: pid_t, place: usize) -> u64 {
 #[cfg(target_arch = "x86_64")]
 struct Clocks {
     process: pid_t,
-    code: std::ops::Range<u64>,
+    code: Range<u64>,
     /// Where `clock_gettime` begins.
     begin: Option<u64>,
     inside: bool,
@@ -145,18 +156,15 @@ impl Clocks {
     fn new(process: pid_t) -> Result<Self> {
         let maps = std::fs::read_to_string(format!("/proc/{process}/maps"))?;
         let line = maps.lines().find(|line| line.ends_with("[vdso]")).context("it has no vDSO")?;
-        let (begin, end) =
-            line.split(' ').next().and_then(|range| range.split_once('-')).context("a range has ends")?;
-        let code = u64::from_str_radix(begin, 16)?..u64::from_str_radix(end, 16)?;
+        let code = mapped(line)?;
         Ok(Clocks { process, code, begin: None, inside: false, asked: None, first: Default::default() })
     }
 
     /// While nothing but a clock is read.
-    fn find(&mut self, address: u64) -> Result<()> {
+    fn find(&mut self, address: u64) {
         if self.begin.is_none() && self.code.contains(&address) {
             self.begin = Some(address);
         }
-        Ok(())
     }
 
     fn stand_still(&mut self, address: u64) -> Result<()> {

@@ -149,8 +149,7 @@ impl Directory {
 
     /// Open the directory at `path`, which must be there, to read only: nothing in it is made, changed or removed.
     pub fn open_read_only(path: &Path, shared: &Arc<Shared>) -> Result<Self, Error> {
-        let root = fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|errno| Error::from(errno).context(path.display()))?;
+        let root = open_folder(path).map_err(|errno| Error::from(errno).context(path.display()))?;
         check_root(path, &root)?;
         let memory = files::in_memory(&root);
         Ok(Directory {
@@ -370,8 +369,12 @@ impl Drop for Directory {
     }
 }
 
+fn open_folder(path: &Path) -> Result<OwnedFd, Errno> {
+    fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
 fn open_root(path: &Path) -> Result<Option<OwnedFd>, Errno> {
-    match fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+    match open_folder(path) {
         Err(Errno::NOENT) => Ok(None),
         opened => opened.map(Some),
     }
@@ -380,7 +383,7 @@ fn open_root(path: &Path) -> Result<Option<OwnedFd>, Errno> {
 /// Its name must survive power loss as what will be in it. So nothing is put into it before that is synced: one that holds something has
 /// its name.
 fn make_root(upper: &Path, path: &Path) -> Result<(), Errno> {
-    let upper = fs::open(upper, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let upper = open_folder(upper)?;
     paths::check_file_system(&upper)?;
     match fs::mkdirat(&upper, path.file_name().ok_or(Errno::NOENT)?, PRIVATE_DIRECTORY) {
         Ok(()) | Err(Errno::EXIST) => uninterrupted(|| files::sync(&upper)),
@@ -395,8 +398,7 @@ fn sync_name_of_empty(path: &Path, root: &OwnedFd) -> Result<(), Errno> {
             return Ok(());
         }
     }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match fs::open(path.parent().unwrap_or(path), flags, Mode::empty()) {
+    match open_folder(path.parent().unwrap_or(path)) {
         Ok(upper) => match uninterrupted(|| files::sync(&upper)) {
             // On what cannot be changed nobody has made it.
             Err(Errno::INVAL | Errno::ROFS) => Ok(()),

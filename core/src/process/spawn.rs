@@ -1,6 +1,6 @@
 //! Threads of the process, or a simulation's.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use crate::signals::with_signals_blocked;
@@ -9,7 +9,8 @@ use crate::signals::with_signals_blocked;
 #[derive(Clone)]
 pub struct Spawn {
     start: Arc<Start>,
-    cores: usize,
+    /// Looked up when it is first asked for, once for all copies: that reads files.
+    cores: Arc<OnceLock<usize>>,
 }
 
 type Start = dyn Fn(&str, Job) -> bool + Send + Sync;
@@ -20,18 +21,13 @@ pub type Job = Box<dyn FnOnce() + Send>;
 impl Spawn {
     /// What `start` starts: it is told the thread's name and what to do, and answers whether it will be done.
     pub fn of(start: impl Fn(&str, Job) -> bool + Send + Sync + 'static) -> Self {
-        Spawn::with_cores(thread::available_parallelism().map_or(1, usize::from), start)
-    }
-
-    /// The same, on so many cores, without a look at how many the machine has.
-    pub fn with_cores(cores: usize, start: impl Fn(&str, Job) -> bool + Send + Sync + 'static) -> Self {
-        Spawn { start: Arc::new(start), cores }
+        Spawn { start: Arc::new(start), cores: Arc::default() }
     }
 
     /// The same, on so many cores.
     #[must_use]
     pub fn on_cores(self, cores: usize) -> Self {
-        Spawn { cores, ..self }
+        Spawn { cores: Arc::new(cores.into()), ..self }
     }
 
     /// Start a thread. False: none can be had.
@@ -41,7 +37,7 @@ impl Spawn {
 
     /// How many threads can run at once.
     pub fn cores(&self) -> usize {
-        self.cores
+        *self.cores.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
     }
 }
 

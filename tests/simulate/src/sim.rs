@@ -203,14 +203,15 @@ fn befall(sim: &Arc<Sim>, event: &Event, number: u32) {
 /// A process of its own for an engine, and what opens stores in it.
 pub fn setup(sim: &Arc<Sim>, process: usize) -> Setup {
     let own = sim.clone();
-    let spawn = Spawn::with_cores(4, move |_, job| {
+    let spawn = Spawn::of(move |_, job| {
         let now = own.threads.moment();
         if own.world().no_threads_until > now {
             return false;
         }
         own.threads.start(Task { process, operation: 0 }, false, job);
         true
-    });
+    })
+    .on_cores(4);
     let filled = AtomicU64::new(0);
     let seed = sim.plan.seed;
     let random = Random::of(move |bytes| {
