@@ -24,10 +24,7 @@ pub fn lay_out(place: &Place, dist: &Path, release: &Release, linked: &Linked) -
     std::os::unix::fs::symlink(SONAME, tree.join("lib").join(LIBRARY))?;
 
     let filled = |text: &str, prefix: &str| {
-        let mut numbers = release.version.split('.');
-        let major_minor = [numbers.next().unwrap_or("0"), numbers.next().unwrap_or("0")].join(".");
         text.replace("@VERSION@", &release.version)
-            .replace("@MAJOR_MINOR@", &major_minor)
             .replace("@PREFIX@", prefix)
             .replace("@SONAME@", SONAME)
             .replace("@LIBRARY@", SONAME)

@@ -126,6 +126,19 @@ fn linked(place: &Place, tree: &Path, work: &Path) -> Result<()> {
     configure.arg("-S").arg(&source).arg("-B").arg(&build).arg(format!("-DCMAKE_PREFIX_PATH={}", tree.display()));
     step::output(configure.arg("-DCMAKE_BUILD_TYPE=Release"))?;
     step::output(Command::new("cmake").arg("--build").arg(&build))?;
+    // The example asks for 0.2, the first version that was linked under this SONAME.
+    let asks = work.join("asks");
+    for (version, is_found) in [(env!("CARGO_PKG_VERSION"), true), ("0.1", false), ("99", false)] {
+        let text = format!(
+            "cmake_minimum_required(VERSION 3.16)\nproject(asks LANGUAGES NONE)\n\
+             find_package(kv-store-wasm {version} CONFIG QUIET)\nmessage(\"found: ${{kv-store-wasm_FOUND}}\")\n"
+        );
+        super::stage::write(&asks.join("CMakeLists.txt"), &text)?;
+        let mut command = Command::new("sh");
+        command.args(["-c", "cmake -S \"$1\" -B \"$1/build\" -DCMAKE_PREFIX_PATH=\"$2\" 2>&1", "sh"]);
+        let said = step::output(command.arg(&asks).arg(tree))?;
+        ensure!(said.contains(&format!("found: {}", u8::from(is_found))), "{version} of the package: {said}");
+    }
     let store = work.join("store");
     let uri = format!("local-fs://{}", store.display());
     let mut program = Command::new(build.join("example"));
