@@ -34,6 +34,7 @@ pub mod limits;
 pub mod log;
 #[doc(hidden)]
 pub mod near;
+mod one_at_a_time;
 pub mod paged;
 #[doc(hidden)]
 pub mod panics;

@@ -23,7 +23,7 @@ use crate::counters::Unanswered;
 use crate::descriptor::{Described, DescriptorDigest};
 use crate::error::{Error, ErrorKind};
 use crate::limits::{self, Limits};
-use crate::process::Clock;
+use crate::process::{Clock, Condition};
 
 /// When one call of the consumer must be over. Clones are of the same call.
 #[derive(Clone)]
@@ -295,6 +295,19 @@ impl Until {
 
     fn is_cancelled(&self) -> bool {
         self.inner.cancelled.as_ref().is_some_and(|cancelled| cancelled.load(Relaxed))
+    }
+
+    /// Wait for others to change what is under this lock, for a while and within the time of the call. What it waits for may not be true then.
+    pub fn wait<'a, T>(
+        &self,
+        condition: &Condition,
+        lock: &'a Mutex<T>,
+        guard: MutexGuard<'a, T>,
+    ) -> Result<MutexGuard<'a, T>, Error> {
+        self.check()?;
+        let left = self.deadline().saturating_duration_since(self.inner.clock.now());
+        // A caller that cancels wakes nobody.
+        Ok(condition.wait_timeout(lock, guard, left.min(limits::HELD_CHANGE_LOOK)))
     }
 
     /// Whether another call of the guest may begin.

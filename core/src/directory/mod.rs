@@ -47,13 +47,13 @@ pub(crate) use write::uninterrupted;
 use crate::config::Direct;
 use crate::error::{Error, ErrorKind};
 use crate::limits::USE_NOTED;
+use crate::one_at_a_time::OneAtATime;
 use crate::process::Clock;
 use crate::reads::{Around, Readers};
 use crate::signals::files_are_bounded;
 use crate::threads::Whose;
 use crate::until::Until;
 use listing::Following;
-use order::ChangeOrder;
 use parents::{Parent, Parents};
 use saves::Saves;
 
@@ -89,7 +89,7 @@ pub struct Directory {
     saves: OnceLock<Saves>,
     /// Files that could not be synced, nor removed for that.
     unsynced: Mutex<BTreeSet<String>>,
-    order: ChangeOrder,
+    order: OneAtATime,
     /// Of the listing that was last asked for.
     following: Mutex<Option<Following>>,
 }
@@ -140,7 +140,7 @@ impl Directory {
             guard: OnceLock::new(),
             saves: OnceLock::new(),
             unsynced: Mutex::default(),
-            order: ChangeOrder::new(&shared.clock),
+            order: OneAtATime::new(&shared.clock),
             following: Mutex::new(None),
         };
         directory.reap_temporaries();
@@ -169,7 +169,7 @@ impl Directory {
             guard: OnceLock::new(),
             saves: OnceLock::new(),
             unsynced: Mutex::default(),
-            order: ChangeOrder::new(&shared.clock),
+            order: OneAtATime::new(&shared.clock),
             following: Mutex::new(None),
         })
     }

@@ -9,41 +9,24 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use kv_platform::sync::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::Directory;
 use crate::error::{Error, ErrorKind};
-use crate::process::{Clock, Condition};
+use crate::one_at_a_time::Alone;
 use crate::until::Until;
 
 /// How long the first wait for another process is, and the longest. `flock` itself knows no end.
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// Whose turn it is in this process: all threads share the descriptor, and so would share its lock.
-pub(super) struct ChangeOrder {
-    taken: Mutex<bool>,
-    freed: Condition,
-}
-
-impl std::fmt::Debug for ChangeOrder {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_tuple("ChangeOrder").field(&*self.taken.lock()).finish()
-    }
-}
-
-impl ChangeOrder {
-    pub(super) fn new(clock: &Clock) -> Self {
-        ChangeOrder { taken: Mutex::new(false), freed: Condition::new(clock) }
-    }
-}
-
 /// It is this thread's turn in its process, and then in the machine.
 struct Turn<'a> {
     directory: &'a Directory,
     locked: bool,
+    // All threads share the descriptor, and so would share its lock. Given back last.
+    _alone: Alone<'a>,
 }
 
 impl Drop for Turn<'_> {
@@ -51,8 +34,6 @@ impl Drop for Turn<'_> {
         if self.locked {
             let _ = flock(&self.directory.root, FlockOperation::Unlock);
         }
-        *self.directory.order.taken.lock() = false;
-        self.directory.order.freed.notify_one();
     }
 }
 
@@ -82,47 +63,33 @@ impl Directory {
     }
 
     fn turn(&self, until: &Until) -> Result<Turn<'_>, Error> {
-        let late = || {
-            not_done(
+        let late = |error: Error| match error.kind() {
+            ErrorKind::Cancelled => error,
+            _ => not_done(
                 "another change of this directory is not over: a process that makes one is stopped, or waits for its disk",
-            )
+            ),
         };
-        let mut taken = self.order.taken.lock();
-        while *taken {
-            let left = self.left(until);
-            if left.is_zero() {
-                return Err(late());
-            }
-            taken = self.order.freed.wait_timeout(&self.order.taken, taken, left);
-        }
-        *taken = true;
-        drop(taken);
-        let mut turn = Turn { directory: self, locked: false };
-        match flock_within(&self.shared.clock, &self.root, || self.left(until)) {
-            Ok(()) => turn.locked = true,
-            Err(Errno::AGAIN) => return Err(late()),
-            // Network file systems without locks: there the order holds within this process.
-            Err(_) => {}
-        }
+        let alone = self.order.enter(until, late)?;
+        let mut turn = Turn { directory: self, locked: false, _alone: alone };
+        // Network file systems without locks: there the order holds within this process.
+        turn.locked = flock_within(&self.root, until).map_err(late)?.is_ok();
         Ok(turn)
     }
 }
 
-/// Take the lock of a file or a folder for this process. `AGAIN`: another one held it until no time was left.
-pub(crate) fn flock_within(clock: &Clock, file: impl AsFd, left: impl Fn() -> Duration) -> Result<(), Errno> {
+/// Take the lock of a file or a folder for this process, within the time of a call. The inner error: it cannot be locked.
+pub(crate) fn flock_within(file: impl AsFd, until: &Until) -> Result<Result<(), Errno>, Error> {
     let mut pause = FIRST_PAUSE;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::AGAIN) => {
-                let left = left();
-                if left.is_zero() {
-                    return Err(Errno::AGAIN);
-                }
-                clock.sleep(pause.min(left));
+                until.check()?;
+                let left = until.deadline().saturating_duration_since(until.clock().now());
+                until.clock().sleep(pause.min(left));
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
             Err(Errno::INTR) => {}
-            answer => return answer,
+            answer => return Ok(answer),
         }
     }
 }

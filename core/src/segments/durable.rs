@@ -35,7 +35,6 @@ struct Synced {
 pub struct Losses {
     noted: Mutex<Noted>,
     ended: Condition,
-    clock: Clock,
 }
 
 #[derive(Default)]
@@ -51,7 +50,7 @@ struct Noted {
 
 impl Losses {
     pub fn new(clock: &Clock) -> Self {
-        Losses { noted: Mutex::default(), ended: Condition::new(clock), clock: clock.clone() }
+        Losses { noted: Mutex::default(), ended: Condition::new(clock) }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -96,9 +95,9 @@ impl Losses {
         let begun = noted.last;
         // One of them may have been told of what this one has not.
         while noted.under_way.range(..=begun).any(|(_, other)| *other == file) {
-            until.check().map_err(|late| late.context("another thread syncs the same file"))?;
-            let left = until.deadline().saturating_duration_since(self.clock.now());
-            noted = self.ended.wait_timeout(&self.noted, noted, left);
+            noted = until
+                .wait(&self.ended, &self.noted, noted)
+                .map_err(|late| late.context("another thread syncs the same file"))?;
         }
         Ok(())
     }

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use kv_platform::{files, paths};
 use rustix::fs::{self, FlockOperation, OFlags};
@@ -12,9 +11,6 @@ use crate::directory::{flock_within, uninterrupted};
 use crate::error::{Error, ErrorKind};
 use crate::signals::{files_are_bounded, without_signal};
 use crate::until::Until;
-
-/// Between two looks at the time of a call that waits.
-const LOOKED_AT: Duration = Duration::from_millis(5);
 
 /// An empty file that says whose the folder is. No backend opens one that another has marked.
 const MARKER: &str = ".segments";
@@ -76,11 +72,9 @@ impl SegmentFolder {
 
     /// Wait until no other process changes the folder. All threads of this one share the lock.
     pub fn lock(&self, until: &Until) -> Result<(), Error> {
-        let left = || if until.check().is_ok() { LOOKED_AT } else { Duration::ZERO };
-        flock_within(until.clock(), &self.root, left).map_err(|errno| match (errno, until.check()) {
-            (Errno::AGAIN, Err(late)) => late.context("another process holds the index log"),
-            _ => Error::from(errno).context("locking the index log"),
-        })
+        flock_within(&self.root, until)
+            .map_err(|late| late.context("another process holds the index log"))?
+            .map_err(|errno| Error::from(errno).context("locking the index log"))
     }
 
     pub fn unlock(&self) {

@@ -18,8 +18,8 @@ use super::format::{
 };
 use super::frames::{READ_FIRST, read_frames, read_some};
 use super::io::{read_exact_at, sync, sync_data, write_all_at};
-use super::turn::{Turn, Turns};
 use crate::error::{Error, ErrorKind};
+use crate::one_at_a_time::{Alone, OneAtATime};
 use crate::process::Clock;
 use crate::until::Until;
 
@@ -39,7 +39,7 @@ pub struct Log {
     folder: Arc<SegmentFolder>,
     clock: Clock,
     /// Who appends: all threads share the descriptor of the folder, and so would share its lock.
-    turns: Turns,
+    appending: OneAtATime,
     read: Mutex<LogPosition>,
     /// The file and the length that were read, for those who only want to know whether there is more.
     seen_inode: AtomicU64,
@@ -66,7 +66,7 @@ pub struct Tail<'a> {
 pub struct Locked<'a> {
     tail: Tail<'a>,
     // Given back last.
-    _turn: Turn<'a>,
+    _alone: Alone<'a>,
 }
 
 impl Drop for Locked<'_> {
@@ -80,7 +80,7 @@ impl Log {
         Log {
             folder,
             clock: clock.clone(),
-            turns: Turns::new(clock),
+            appending: OneAtATime::new(clock),
             read: Mutex::new(LogPosition { file: None, inode: 0, to: 0, behind: Behind::default(), named: false }),
             seen_inode: AtomicU64::new(0),
             seen: AtomicU64::new(u64::MAX),
@@ -121,9 +121,9 @@ impl Log {
     /// Take the right to append.
     pub fn lock(&self, until: &Until) -> Result<Locked<'_>, Error> {
         // Nobody waits for another process with what those need who only read.
-        let turn = self.turns.take("another thread holds the index log", until)?;
+        let alone = self.appending.enter(until, |late| late.context("another thread holds the index log"))?;
         self.folder.lock(until)?;
-        Ok(Locked { tail: self.tail(), _turn: turn })
+        Ok(Locked { tail: self.tail(), _alone: alone })
     }
 
     /// Have all that was appended survive a power loss.

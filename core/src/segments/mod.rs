@@ -21,7 +21,6 @@ mod process;
 mod room;
 mod segment;
 mod store;
-mod turn;
 
 pub use format::{Key, MAX_KEY_BYTES, Place, SPACES};
 pub use index::Total;

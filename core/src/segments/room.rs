@@ -49,7 +49,7 @@ impl SegmentStore {
         if let Some(place) = place() {
             return Ok(place);
         }
-        let turn = self.taking.take("another thread takes a segment", until)?;
+        let alone = self.taking.enter(until, |late| late.context("another thread takes a segment"))?;
         if let Some(place) = place() {
             return Ok(place);
         }
@@ -59,7 +59,7 @@ impl SegmentStore {
         let found = Reserved::take(&taken, room, segment_bytes);
         let found = found.ok_or_else(|| Error::new(ErrorKind::Other, "a new segment has no room"))?;
         *self.writing() = Some(taken);
-        drop(turn);
+        drop(alone);
         // Where that fails, the next who takes a segment evicts one as it is.
         let _ = self.make_room(until);
         Ok(found)

@@ -19,9 +19,9 @@ use super::format::{
 use super::index::{Index, Total};
 use super::log::{Follow, Locked, Log, Step};
 use super::segment::{Record, RecordFilling, Writing, has_name, name_of, write_all};
-use super::turn::Turns;
 use crate::error::{Error, ErrorKind};
 use crate::limits::{MAX_RECORDS, USE_NOTED};
+use crate::one_at_a_time::OneAtATime;
 use crate::payload::{self, Destination};
 use crate::process::{Clock, Random};
 use crate::until::Until;
@@ -74,7 +74,7 @@ pub struct SegmentStore {
     /// What is put here is made durable afterwards.
     pub(super) syncs: AtomicBool,
     /// Who takes another one.
-    pub(super) taking: Turns,
+    pub(super) taking: OneAtATime,
     pub(super) losses: Arc<Losses>,
     /// A thread reads a long log: what it has not come to is not there yet.
     replaying: AtomicBool,
@@ -160,7 +160,7 @@ impl SegmentStore {
             known: RwLock::new(known),
             writing: Mutex::new(None),
             syncs: AtomicBool::new(false),
-            taking: Turns::new(clock),
+            taking: OneAtATime::new(clock),
             losses: Arc::new(Losses::new(clock)),
             replaying: AtomicBool::new(false),
         })

@@ -10,7 +10,6 @@ mod bound;
 mod contents;
 mod damage;
 mod describe;
-mod flushing;
 mod followed;
 mod foreseen;
 mod layouts;

@@ -11,7 +11,6 @@ use kv_platform::sync::Mutex;
 
 use super::Put;
 use super::batches::BatchOutcomes;
-use super::flushing::Flushing;
 use super::foreseen::{Confirmed, ConfirmedAhead};
 use super::ledger::{self, Admission, Ledger};
 use super::open_store::OpenStore;
@@ -21,6 +20,7 @@ use crate::counters::Event;
 use crate::directory::UnderWay;
 use crate::error::{Error, ErrorKind};
 use crate::limits;
+use crate::one_at_a_time::OneAtATime;
 use crate::payload::Buffer;
 use crate::process::Clock;
 use crate::until::Until;
@@ -28,7 +28,7 @@ use crate::until::Until;
 pub(super) struct SaveState {
     state: Mutex<SaveProgress>,
     /// A commit waits for a flush that another thread began.
-    flushing: Flushing,
+    flushing: OneAtATime,
 }
 
 #[derive(Default)]
@@ -61,7 +61,7 @@ impl Drop for Putting<'_> {
 impl SaveState {
     /// A save with nothing in it. `clock`: by which its threads wait for each other.
     pub(super) fn new(clock: &Clock) -> Self {
-        SaveState { state: Mutex::default(), flushing: Flushing::new(clock) }
+        SaveState { state: Mutex::default(), flushing: OneAtATime::new(clock) }
     }
 
     /// A put for this save begins, before the backend is asked for anything: what it answers as existing must stay.
@@ -254,7 +254,7 @@ impl SaveState {
     /// Store every chunk that waits, in the order of the puts, after a flush that another thread began. A chunk that the backend
     /// refuses for good is lost; one that failed for a passing reason stays.
     pub(super) fn flush(&self, store: &OpenStore, until: &Until) -> Result<(), Error> {
-        let _alone = self.flushing.begin(until)?;
+        let _alone = self.flushing.enter(until, |_| flushed_by_another())?;
         let chunks = {
             let mut state = self.state.lock();
             state.unflushed = 0;
@@ -439,4 +439,10 @@ fn too_many() -> Error {
     let most = limits::MAX_FRESH_CHUNKS;
     let message = format!("{most} chunks were put without a manifest: publish one before you put more");
     Error::new(ErrorKind::Exhausted, message)
+}
+
+fn flushed_by_another() -> Error {
+    Error::busy(
+        "not done: another call has been storing chunks of the same save for as long as this one may wait (deadline_ms); try again",
+    )
 }
