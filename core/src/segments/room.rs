@@ -30,6 +30,11 @@ const LOG_AHEAD: u64 = 1 << 20;
 /// A segment that nobody fills is gone on with where this part of it is left.
 const LEFT_FRACTION: u64 = 4;
 
+/// The lock of a segment's file that its writer has, and for a moment whoever takes or evicts it.
+const NOBODY: FlockOperation = FlockOperation::NonBlockingLockExclusive;
+/// That of who copies what is used out of it. All locks of segments are taken by who has that of the log.
+const NOBODY_FILLS: FlockOperation = FlockOperation::NonBlockingLockShared;
+
 /// What was evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EvictedValues {
@@ -104,16 +109,16 @@ impl SegmentStore {
                 && u64::from(segment.end) * RECORD_ALIGNMENT + enough <= known.header.segment_bytes
         });
         for (number, segment) in left {
-            let Some(file) = self.free(number)? else { continue };
+            let Some(file) = self.free(number, NOBODY)? else { continue };
             return Ok(Some(Arc::new(Writing::new(number, Arc::new(file), segment.end, known.logs))));
         }
         Ok(None)
     }
 
-    /// The file of a segment that nobody fills, with the lock of who does.
-    fn free(&self, segment: u32) -> Result<Option<File>, Error> {
+    /// The file of a segment that nobody fills, with this lock.
+    fn free(&self, segment: u32, lock: FlockOperation) -> Result<Option<File>, Error> {
         let Some(file) = self.folder.at(&name_of(segment), OFlags::RDWR)? else { return Ok(None) };
-        match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        match fs::flock(&file, lock) {
             Ok(()) => Ok(Some(file)),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(Error::from(errno).context("locking a segment")),
@@ -162,9 +167,13 @@ impl SegmentStore {
     }
 
     /// The first of these segments that nobody fills, with its lock; none where its file is lost.
-    fn victim(&self, order: impl IntoIterator<Item = u32>) -> Result<Option<(u32, Option<File>)>, Error> {
+    fn victim(
+        &self,
+        order: impl IntoIterator<Item = u32>,
+        lock: FlockOperation,
+    ) -> Result<Option<(u32, Option<File>)>, Error> {
         for number in order {
-            match self.free(number)? {
+            match self.free(number, lock)? {
                 Some(file) => return Ok(Some((number, Some(file)))),
                 None if self.folder.at(&name_of(number), OFlags::RDONLY)?.is_none() => return Ok(Some((number, None))),
                 None => {}
@@ -174,7 +183,13 @@ impl SegmentStore {
     }
 
     fn evict_one(&self, locked: &mut Locked<'_>, known: &mut Known) -> Result<(), Error> {
-        let Some((victim, _file)) = self.victim(self.order(known))? else {
+        let order = self.order(known);
+        let victim = match self.victim(order.iter().copied(), NOBODY)? {
+            // What others copy out of one is not waited for.
+            None => self.victim(order, NOBODY_FILLS)?,
+            victim => victim,
+        };
+        let Some((victim, _file)) = victim else {
             let most = self.most(known);
             let message = format!("all segments are being filled, and there may be {most}: allow more bytes");
             return Err(Error::new(ErrorKind::Exhausted, message));
@@ -191,7 +206,13 @@ impl SegmentStore {
             if known.index.segments().count() < self.most(&known) {
                 return Ok(());
             }
-            let Some((victim, file)) = self.victim(self.order(&known))? else { return Ok(()) };
+            let Some((victim, file)) = self.victim(self.order(&known), NOBODY)? else { return Ok(()) };
+            // Who needs room meanwhile may evict it as it is.
+            if let Some(file) = &file
+                && fs::flock(file, NOBODY_FILLS).is_err()
+            {
+                return Ok(());
+            }
             (victim, file, known.index.used_in(victim), known.header.segment_bytes)
         };
         let mut copies = Vec::new();
@@ -222,7 +243,7 @@ impl SegmentStore {
             let key = |copy: &CopiedRecord| known.index.find(Key { space: copy.space, bytes: &copy.key });
             let still = copies.iter().filter(|copy| key(copy) == Some(copy.from));
             let mut entries: Vec<LogEntry> = still.map(|copy| copy.entry.clone()).collect();
-            entries.push(LogEntry::Evicted { segment: victim });
+            entries.extend(known.index.has(victim).then_some(LogEntry::Evicted { segment: victim }));
             locked.append(&entries, &mut *known)?;
         }
         if !copies.is_empty() {
@@ -305,7 +326,7 @@ impl SegmentStore {
                 evicted.more = true;
                 break;
             }
-            let Some((victim, _file)) = self.victim([number])? else { continue };
+            let Some((victim, _file)) = self.victim([number], NOBODY)? else { continue };
             let total = known.index.segments().find(|(number, _)| *number == victim).map(|(_, segment)| segment.total);
             evicted.bytes += total.unwrap_or_default().bytes;
             let counted = known.index.counted(victim);

@@ -1,11 +1,16 @@
 //! What is evicted at the bound, and for whom room is made.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
+
 use rustix::fs::{Timespec, Timestamps};
 
 use super::*;
 use crate::segments::index::Total;
+use crate::segments::io::faults;
 use crate::segments::store::SegmentSettings;
-use crate::segments::store::tests::{SETTINGS, delete, exists, files, get, open, open_with, put, until, value};
+use crate::segments::store::tests::{SETTINGS, delete, exists, files, get, key, open, open_with, put, until, value};
 
 #[test]
 fn at_the_bound_puts_go_on_and_what_is_used_stays() {
@@ -106,6 +111,36 @@ fn a_segment_whose_writer_is_gone_is_filled_by_the_next() {
     assert_eq!(files(folder.path()), 2);
     let store = open(&folder);
     (0..50_u32).for_each(|n| assert_eq!(get(&store, &n.to_le_bytes()), Some(value(9_000 + n))));
+}
+
+/// Each of the least segments is filled by somebody, or is the one that somebody copies what is used out of.
+#[test]
+fn who_needs_room_does_not_wait_for_what_another_one_copies() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = SegmentSettings { max_bytes: Some(3 << 20), ..SETTINGS };
+    let [one, other, third] = [(); 3].map(|()| Arc::new(open_with(folder.path(), false, &settings).unwrap()));
+    put(&one, b"one", &value(60_000), false);
+    for n in 0..17_u32 {
+        put(&other, &n.to_le_bytes(), &value(60_000 + n), false);
+    }
+    // Used, and further back than the log is long.
+    assert!(get(&other, &3_u32.to_le_bytes()).is_some());
+    let stored = Arc::new(AtomicBool::new(false));
+    let tells = stored.clone();
+    faults::before_reads(move |at| {
+        if at > 100_000 {
+            let third = third.clone();
+            let puts = move || third.put(&[(key(b"third"), &[b"x"])], false, &until()).map(|put| put[0].is_ok());
+            tells.store(thread::spawn(puts).join().unwrap().unwrap(), SeqCst);
+        }
+    });
+    put(&other, b"next", &value(60_000), false);
+    faults::none();
+    assert!(stored.load(SeqCst), "nothing was copied");
+    for (store, key) in [(&one, &b"one"[..]), (&other, b"next"), (&other, b"third")] {
+        assert!(get(store, key).is_some(), "{key:?}");
+    }
+    assert_eq!(files(folder.path()), 1 + 3, "the log and as many segments as may be");
 }
 
 #[test]

@@ -81,6 +81,7 @@ impl World {
             && !excused
             && !self.is_replaced(op, key)
             && !self.takes_for_synced(key, op.process)
+            && !self.was_damaged(key, op.start)
         {
             let text =
                 format!("{key}: operation {} was answered that it is durable, and a power loss takes it", op.number);

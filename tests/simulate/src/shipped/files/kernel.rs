@@ -185,7 +185,7 @@ impl System for Kernel {
         let fd = descriptor()?;
         let mut state = files.state.lock();
         // The kernel gives a number again that was closed.
-        state.locks.retain(|_, (holder, _)| *holder != fd.as_raw_fd());
+        state.locks.values_mut().for_each(|lock| lock.holders.retain(|(holder, _)| *holder != fd.as_raw_fd()));
         let mode = flags & (OFlags::RDWR | OFlags::WRONLY);
         state.open.insert(fd.as_raw_fd(), Open { node: opened, end: 0, mode, failed: false });
         Ok(fd)
@@ -326,8 +326,8 @@ impl System for Kernel {
         if how == FlockOperation::Unlock {
             let sim = self.sim()?;
             let locked = |state: &mut State, node| {
-                if state.locks.get(&node).is_some_and(|(holder, _)| *holder == fd) {
-                    state.locks.remove(&node);
+                if let Some(lock) = state.locks.get_mut(&node) {
+                    lock.holders.retain(|(holder, _)| *holder != fd);
                 }
                 Ok(())
             };
@@ -335,15 +335,19 @@ impl System for Kernel {
         }
         let sim = self.begin(Asks::Memory)?;
         let process = sim.threads.task().process;
-        self.with(&sim, fd, |state, node| match state.locks.get(&node) {
-            // Whoever has closed it has given it back.
-            Some((holder, _)) if *holder != fd && state.open.contains_key(holder) && is_open(*holder) => {
-                Err(Errno::AGAIN)
+        let shared = how == FlockOperation::NonBlockingLockShared;
+        self.with(&sim, fd, |state, node| {
+            let State { locks, open, .. } = state;
+            let lock = locks.entry(node).or_default();
+            // Whoever has closed it has given it back, and what this one has becomes another lock.
+            lock.holders.retain(|(holder, _)| *holder != fd && open.contains_key(holder) && is_open(*holder));
+            let may_have_it = lock.holders.is_empty() || (shared && lock.shared);
+            if !may_have_it {
+                return Err(Errno::AGAIN);
             }
-            _ => {
-                state.locks.insert(node, (fd, process));
-                Ok(())
-            }
+            lock.shared = shared;
+            lock.holders.push((fd, process));
+            Ok(())
         })
     }
 

@@ -49,11 +49,17 @@ pub struct Files {
     state: Mutex<State>,
 }
 
+/// Who has the lock of a file: through which descriptors, and which processes.
+#[derive(Default)]
+struct Lock {
+    shared: bool,
+    holders: Vec<(RawFd, usize)>,
+}
+
 struct State {
     tree: Tree,
     open: HashMap<RawFd, Open>,
-    /// Who has the lock of a file: through which descriptor, and which process.
-    locks: HashMap<Node, (RawFd, usize)>,
+    locks: HashMap<Node, Lock>,
     dice: Dice,
     /// Until when others have filled the disk.
     full_until: Moment,
@@ -327,7 +333,8 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
             sim.world().failovers.push(now);
         }
         Event::Kill(process) => {
-            files.state.lock().locks.retain(|_, (_, holder)| holder != process);
+            let locks = &mut files.state.lock().locks;
+            locks.values_mut().for_each(|lock| lock.holders.retain(|(_, holder)| holder != process));
             return false;
         }
         _ => return false,
