@@ -36,6 +36,8 @@ pub struct Fake {
     pub lost: AtomicU64,
     /// It is lost once more when the next question was answered which chunks there are.
     pub loses_after_exists: AtomicBool,
+    /// What happens when the next question was answered which chunks there are.
+    after_exists: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// How often connections were dropped.
     pub dropped: AtomicUsize,
 }
@@ -92,6 +94,10 @@ impl Fake {
         *self.during.lock().unwrap() = Some(Arc::new(what));
     }
 
+    pub fn after_exists(&self, what: impl FnOnce() + Send + 'static) {
+        *self.after_exists.lock().unwrap() = Some(Box::new(what));
+    }
+
     fn change(&self, until: &Until) {
         let during = self.during.lock().unwrap().clone();
         during.iter().for_each(|during| during(until));
@@ -125,6 +131,8 @@ impl Backend for Fake {
             |hash| chunks.get(hash).map_or(Presence::Absent, |data| Presence::Present(Some(data.len() as u64)));
         let answers = hashes.iter().take(answered).map(|hash| Ok(presence(hash))).collect();
         drop(chunks);
+        let after = self.after_exists.lock().unwrap().take();
+        after.into_iter().for_each(|after| after());
         if self.loses_after_exists.swap(false, Relaxed) {
             self.chunks.lock().unwrap().clear();
             self.lost.fetch_add(1, Relaxed);

@@ -119,8 +119,12 @@ impl Guard {
     pub(super) fn await_after_running_out(&self, until: Option<&Until>) -> bool {
         let Some(tally) = self.tally.as_ref().filter(|_| self.evicts) else { return false };
         let removed = tally.removed();
-        self.ran_out.store(true, Relaxed);
-        self.await_until(until, || tally.removed() != removed)
+        self.await_until(until, || {
+            let made = tally.removed() != removed;
+            // Each look of who evicts is told: one before this wait may have been for another file.
+            self.ran_out.fetch_or(!made, Relaxed);
+            made
+        })
     }
 
     /// How many bytes are to go so that the longest file fits that has waited for room since this was last asked, of so many that are used. What
@@ -386,6 +390,25 @@ mod tests {
         guard.woken.store(true, Relaxed);
         assert!(!guard.await_after_running_out(None), "nothing may go");
         assert!(!Guard::new(&Clock::default(), 0, None, None, || true).await_after_running_out(None));
+    }
+
+    #[test]
+    fn who_evicts_nothing_for_a_full_disk_is_not_asked_again_and_again() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = Arc::new(Directory::open(scratch.path(), &Arc::default()).unwrap());
+        let (evictor, passes) = (Arc::downgrade(&directory), Arc::new(AtomicU64::new(0)));
+        let counted = passes.clone();
+        let guard = Guard::new(&Clock::default(), 0, None, Tally::open(&directory, 1000).ok(), move || {
+            let directory = evictor.upgrade().unwrap();
+            let guard = directory.guard().unwrap();
+            guard.begin_upkeep();
+            guard.set_cannot_free(guard.take_ran_out() && counted.fetch_add(1, Relaxed) > 0);
+            std::thread::spawn(move || directory.guard().unwrap().made_room());
+            true
+        });
+        directory.set_guard(guard.evicting());
+        assert!(!directory.guard().unwrap().await_after_running_out(None));
+        assert_eq!(passes.load(Relaxed), 2);
     }
 
     #[test]

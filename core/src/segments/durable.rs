@@ -154,7 +154,7 @@ impl SegmentStore {
             }
         }
         if !absent.is_empty() {
-            return Ok(Published::Absent(absent));
+            return self.surely_absent(absent, until);
         }
         let last = match last {
             Some((key, pieces)) => {
@@ -175,6 +175,14 @@ impl SegmentStore {
         let now = known.logs;
         synced.iter().filter(|synced| synced.log == now).for_each(|synced| known.index.end_sync(synced.sync));
         published
+    }
+
+    /// Which of these values are not there by all that the log says: another thread may have begun to read it anew, and have met an error.
+    fn surely_absent<'k>(&self, mut absent: Vec<Key<'k>>, until: &Until) -> Result<Published<'k>, Error> {
+        let (_locked, known) = self.locked(until)?;
+        drop(known);
+        absent.retain(|key| self.find_sure(*key).is_none());
+        Ok(if absent.is_empty() { Published::Moved } else { Published::Absent(absent) })
     }
 
     /// Sync segments up to the last place that is asked for, where no sync has met that yet, and see whether the others are there still. False: one

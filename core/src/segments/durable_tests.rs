@@ -311,3 +311,24 @@ fn nobody_waits_beyond_the_call_for_a_thread_that_takes_a_segment() {
         assert!(matches!(waits.join().unwrap().unwrap()[..], [Ok(ValuePut::New)]));
     });
 }
+
+/// Another thread has begun to read a log that was written anew, and its time was over, or it met an error.
+#[test]
+fn what_a_log_that_is_half_read_does_not_say_yet_is_not_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (open(&folder), open(&folder));
+    for n in 0..8_000_u32 {
+        put(&other, &(n % 50).to_le_bytes(), &n.to_le_bytes(), true);
+    }
+    assert!(other.compact(&until()).unwrap());
+    put(&other, b"later", b"x", false);
+    put(&other, b"last", b"x", false);
+    let over = Until::with(&Clock::default(), &Limits::default(), Some(std::time::Instant::now()), None);
+    assert!(one.follow(&over).is_err());
+    assert!(one.find(key(b"last")).is_none(), "it has read all");
+    let published = one.try_commit(&[key(b"later"), key(b"last")], None, &until()).unwrap();
+    assert!(matches!(published, Published::Moved));
+    assert!(one.commit(&[key(b"later"), key(b"last")], None, &until()).unwrap().is_empty());
+    let absent = one.try_commit(&[key(b"last"), key(b"never")], None, &until()).unwrap();
+    assert!(matches!(absent, Published::Absent(absent) if absent == [key(b"never")]));
+}

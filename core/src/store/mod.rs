@@ -363,4 +363,6 @@ mod describe_tests;
 #[cfg(test)]
 mod layout_tests;
 #[cfg(test)]
+mod save_tests;
+#[cfg(test)]
 mod tests;

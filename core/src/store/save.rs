@@ -12,7 +12,7 @@ use kv_platform::sync::Mutex;
 use super::Put;
 use super::batches::BatchOutcomes;
 use super::foreseen::{Confirmed, ConfirmedAhead};
-use super::ledger::{self, Admission, Ledger};
+use super::ledger::{self, Admission, Ledger, Mark};
 use super::open_store::OpenStore;
 use crate::backend::{Bytes, Committed};
 use crate::backend::{ChunkHash, Layout};
@@ -189,7 +189,9 @@ impl SaveState {
         if !known || self.state.lock().exists_failed {
             return false;
         }
-        let likely = store.likely_after(hash);
+        // What may still be removed is believed by nobody who puts it when that is over.
+        let mut likely = store.likely_after(hash);
+        likely.retain(|hash| !store.is_unsettled(hash));
         let asked = Confirmed { at: store.now(), generation: store.generation_of_data() };
         let answers = store.exists(&likely, until);
         let mut state = self.state.lock();
@@ -293,9 +295,9 @@ impl SaveState {
             state.foreseen.forget();
         }
         flushed?;
-        self.find_losses(store, until)?;
+        let looked = self.find_losses(store, until)?;
         self.check_losses(store)?;
-        match self.publish(store, Some((name, data)), until)? {
+        match self.publish(store, Some((name, data)), looked, until)? {
             Committed::Published => Ok(()),
             // Where another thread has put them again since, the next manifest publishes them.
             Committed::Absent(gone) => {
@@ -312,22 +314,29 @@ impl SaveState {
         manifest: Option<(&str, &[u8])>,
         until: &Until,
     ) -> Result<Committed, Error> {
-        self.find_losses(store, until)?;
+        let looked = self.find_losses(store, until)?;
         let lost: Vec<ChunkHash> = self.state.lock().ledger.lost().copied().collect();
         if !lost.is_empty() {
             return Ok(Committed::Absent(lost));
         }
-        self.publish(store, manifest, until)
+        self.publish(store, manifest, looked, until)
     }
 
-    /// Have the backend commit every stored chunk, and lose those that it does not have any more.
-    fn publish(&self, store: &OpenStore, manifest: Option<(&str, &[u8])>, until: &Until) -> Result<Committed, Error> {
+    /// Have the backend commit every stored chunk, and lose those that it does not have any more. What was stored since `looked` is the next
+    /// commit's too: nobody has looked whether it is still there.
+    fn publish(
+        &self,
+        store: &OpenStore,
+        manifest: Option<(&str, &[u8])>,
+        looked: Mark,
+        until: &Until,
+    ) -> Result<Committed, Error> {
         let unnamed = self.state.lock().ledger.unnamed();
         let fresh = if store.wants_fresh() { unnamed.hashes.as_slice() } else { &[] };
         let committed = store.commit(manifest, fresh, unnamed.bytes, until)?;
         let mut state = self.state.lock();
         match &committed {
-            Committed::Published => state.ledger.named(unnamed.mark),
+            Committed::Published => state.ledger.named(looked),
             Committed::Absent(gone) => gone.iter().for_each(|hash| self.lose(store, &mut state, *hash)),
         }
         let over = (state.putting == 0 && state.ledger.is_empty()).then(|| state.under_way.take());
@@ -348,8 +357,9 @@ impl SaveState {
 
     /// Ask again for chunks of which the backend said too long ago that it has them. (A backend that wants to know what a
     /// manifest names looks for it itself.) And lose those that lived in an instance that is gone, or that a change of this process
-    /// may remove yet.
-    fn find_losses(&self, store: &OpenStore, until: &Until) -> Result<(), Error> {
+    /// may remove yet. Answers when that began.
+    fn find_losses(&self, store: &OpenStore, until: &Until) -> Result<Mark, Error> {
+        let began = self.state.lock().ledger.mark();
         if store.holds_data() {
             let message = "the instance that held the chunks is gone, and they with it: put them again";
             let gone = Error::new(ErrorKind::Component, message);
@@ -361,11 +371,11 @@ impl SaveState {
             unsettled.into_iter().for_each(|hash| self.lose(store, &mut state, hash));
         }
         if store.wants_fresh() {
-            return Ok(());
+            return Ok(began);
         }
         let was_removed = |hash: &ChunkHash, confirmed| store.was_removed(hash, confirmed);
         let unconfirmed = self.state.lock().ledger.unconfirmed(store.now(), was_removed);
-        self.lose_absent(store, &unconfirmed, until)
+        self.lose_absent(store, &unconfirmed, until).map(|()| began)
     }
 
     /// Ask the backend for chunks, and lose those that it does not have.

@@ -1,7 +1,7 @@
 //! Whole stores over components in memory: what the layers, the ledger and the registry do together, without a guest.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{BatchOptions, NewChunk, Process, ProcessParts, SaveOutcome, Setup, Store};
@@ -15,7 +15,6 @@ use crate::sandbox::{Features, Properties};
 use crate::until::Until;
 
 const URI: &str = "fake://h:1/store";
-const LONG: Duration = Duration::from_secs(60);
 
 fn buffered() -> Arc<Fakes> {
     Arc::default()
@@ -428,43 +427,4 @@ fn closes_that_discard_chunks_are_one_line_and_not_one_each() {
     let said = String::from_utf8_lossy(&closed.stderr);
     assert!(closed.status.success(), "{said}");
     assert_eq!(said.matches("no manifest followed").count(), 1, "{said}");
-}
-
-/// The backend holds up the flush of one thread for longer than another one may wait.
-#[test]
-fn a_call_ends_in_time_though_another_thread_flushes() {
-    let fakes: Arc<Fakes> = Arc::default();
-    let uri = "fake://h:1/flushed-by-another";
-    let setup = fakes.setup("[backend.fake.limits]\ndeadline_ms = 100\nbreaker_failures = 0\n");
-    let store = Store::open_with(uri, &setup).unwrap();
-    let (begun, begins) = mpsc::channel();
-    let (go, held) = mpsc::channel::<()>();
-    let held = Mutex::new(held);
-    let is_first = AtomicBool::new(true);
-    fakes.store(uri).during_changes(move |_| {
-        if is_first.swap(false, Relaxed) {
-            begun.send(()).unwrap();
-            let _ = held.lock().unwrap().recv();
-        }
-    });
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            store.put_chunk(b"a", b"x").unwrap();
-            store.put_manifest("m", b"a")
-        });
-        begins.recv_timeout(LONG).unwrap();
-        let (told, tells) = mpsc::channel();
-        let store = &store;
-        scope.spawn(move || {
-            store.put_chunk(b"b", b"y").unwrap();
-            told.send(store.put_manifest("n", b"b")).unwrap();
-        });
-        let answered = tells.recv_timeout(LONG / 4);
-        drop(go);
-        let error = answered.expect("it waits for the other one").unwrap_err();
-        assert!(error.is_busy() && error.to_string().contains("another call has been storing"), "{error}");
-    });
-    // What it put is still there for the next manifest.
-    store.put_manifest("n", b"b").unwrap();
-    assert!(fakes.store(uri).keys().len() == 2);
 }

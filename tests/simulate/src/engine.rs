@@ -14,6 +14,7 @@ use crate::names::{Key, Kind, Version};
 use crate::oracle::{Ledger, Operation};
 use crate::plan::{Backend, How, SAVES};
 use crate::queued::Queued;
+use crate::shape::SAVE_GRACE_S;
 use crate::sim::{self, Sim};
 use crate::threads::{MILLISECOND, Moment, SECOND, Task};
 
@@ -185,18 +186,23 @@ impl Engine {
     /// With nothing wrong any more, all works again, and what is there is what may be.
     fn recover(&self) {
         let mut works = self.works_again();
-        if works.is_err() && self.sim.plan.shape.backend.has_records() {
-            // Who writes to a segment that another process could not sync learns of it by that.
+        if works.is_err() && self.sim.plan.shape.backend.has_files() {
+            // Who writes to a segment that another process could not sync learns of it by that; and what a process could neither sync nor
+            // remove is told to be lost when it is put and committed.
             works = self.works_again();
         }
-        // Another engine may put the same at the same time, or replace it in steps where it is damaged.
+        let (met, pause): (&[&str], _) = match self.sim.plan.shape.backend {
+            // Another engine may put the same at the same time, or replace it in steps where it is damaged.
+            Backend::Mooncake(_) => (&["is being written by another client", "has lost what it has put"], SECOND),
+            // Another engine's save is under way, and it has just used all that there is.
+            Backend::LocalFs { max_bytes: Some(_), .. } => (&["the store is full"], (SAVE_GRACE_S + 1) * SECOND),
+            _ => (&[], 0),
+        };
         for _ in 0..3 {
-            let met = ["is being written by another client", "has lost what it has put"];
-            let meets = works.as_ref().is_err_and(|what| met.iter().any(|met| what.contains(met)));
-            if !meets || !matches!(self.sim.plan.shape.backend, Backend::Mooncake(_)) {
+            if !works.as_ref().is_err_and(|what| met.iter().any(|met| what.contains(met))) {
                 break;
             }
-            self.sim.threads.pause(SECOND * (1 + self.process as Moment));
+            self.sim.threads.pause(pause * (1 + self.process as Moment));
             works = self.works_again();
         }
         if let Err(what) = works {

@@ -167,6 +167,12 @@ impl Oracle {
         }
     }
 
+    /// A change was acknowledged, and its process may have taken for durable what is not.
+    pub fn may_be_lost(&mut self, op: &Operation, key: Key) {
+        let changes = self.changes.get_mut(&key).into_iter().flatten();
+        changes.filter(|change| change.operation == op.number).for_each(|change| change.durable = false);
+    }
+
     /// The storage system carries a change out.
     pub fn applied(&mut self, key: Key, version: Option<Version>, by: Origin, now: Moment) {
         if let (Kind::Manifest, Some(version)) = (key.kind, version) {

@@ -129,7 +129,8 @@ impl World {
                 self.oracle.violated("published-undurable", text, now);
             }
             if !over {
-                self.oracle.covers.entry(key).or_default().push(Cover { process: op.process, start: op.start });
+                // It may be what was published before that counts on it.
+                self.oracle.covers.entry(key).or_default().push(Cover { process: op.process, start: since });
             }
         }
         let owed = self.oracle.owed.entry(ledger).or_default();
@@ -166,15 +167,16 @@ impl World {
         }
     }
 
-    /// A put of a chunk that its process had found damaged has stored it again.
+    /// A put of a chunk that its process had found damaged has stored it again. What another one put there since is damage of its own.
     fn check_mended(&mut self, op: &Operation, key: Key, now: Moment) {
         let found = self.oracle.damaged.remove(&(op.process, key)).filter(|found| *found < op.start);
+        let Some(found) = found else { return };
         let rotten = self.lying(key).any(|slot| {
             let rotten = slot.visible.as_ref().is_some_and(|entry| !entry.sound);
-            rotten && slot.visible_since() < op.start
+            rotten && slot.visible_since() <= found
         });
         let sound = self.lying(key).any(|slot| slot.visible.as_ref().is_some_and(|entry| entry.sound));
-        if let Some(found) = found.filter(|_| rotten && !sound) {
+        if rotten && !sound {
             let text = format!(
                 "{key}: operation {} was answered that it is stored; its process had found it damaged at {}, and it lies there as before",
                 op.number,
@@ -191,16 +193,15 @@ impl World {
         for version in sound {
             self.check_value(op, key, version, now, now);
         }
-        if self.shape.durable && key.kind == Kind::Manifest {
+        if self.takes_for_synced(key, op.process) {
+            self.oracle.may_be_lost(op, key);
+        } else if self.shape.durable && key.kind == Kind::Manifest {
             self.check_durable(op, key, now);
         }
     }
 
     /// What a power loss leaves of a manifest must be what a reader may see.
     fn check_durable(&mut self, op: &Operation, key: Key, now: Moment) {
-        if self.takes_for_synced(key, op.process) {
-            return;
-        }
         let left = self.lying(key).filter_map(|slot| slot.durable.as_ref());
         let left: Vec<Version> = left.filter(|entry| entry.sound).filter_map(|entry| entry.version).collect();
         // Bytes that changed by themselves meanwhile.
@@ -286,7 +287,10 @@ impl World {
     /// what their keys are. What it answers may have come with a prefetch before it.
     pub fn may_be_unchecked(&self, op: &Operation, key: Key) -> bool {
         let prefetches = self.oracle.prefetched.get(&(op.ledger, key)).into_iter().flatten();
+        // What Mooncake has removed it gives to others, also while somebody reads it.
+        let is_read_late = || self.removals(key).any(|removal| removal.at >= op.start);
         let changed = self.lying(key).any(|slot| slot.rotted.is_some())
+            || (matches!(self.shape.backend, Backend::Mooncake(_)) && is_read_late())
             || self.faulty.contains(&op.number)
             || prefetches.into_iter().any(|prefetch| self.faulty.contains(prefetch))
             || !self.failovers.is_empty();

@@ -5,6 +5,9 @@ use crate::names::{Key, Kind, Lengths};
 use crate::shipped::redis::{Policy, Room};
 use crate::threads::{MILLISECOND, Moment};
 
+/// How long a save keeps what it has found from being evicted.
+pub const SAVE_GRACE_S: u64 = 5;
+
 /// What serves the store of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
@@ -156,8 +159,9 @@ impl Backend {
             Backend::LocalFs { full, max_bytes, .. } => {
                 let durability = if full { "full" } else { "rename" };
                 // One with a small bound is of small histories, in which saves are short too.
-                let bound =
-                    max_bytes.map_or(String::new(), |most| format!(", max_bytes = \"{most}\", save_grace_s = \"5\""));
+                let bound = max_bytes.map_or(String::new(), |most| {
+                    format!(", max_bytes = \"{most}\", save_grace_s = \"{SAVE_GRACE_S}\"")
+                });
                 format!("options = {{ durability = \"{durability}\", keep_free = \"0\"{bound} }}\n")
             }
             Backend::Segments { segment_bytes, segments, .. } => {
@@ -176,6 +180,11 @@ impl Backend {
     /// Whether manifests are changed without conditions: the change that comes last counts, whatever was seen before it.
     pub fn orders_nothing(self) -> bool {
         matches!(self, Backend::S3(S3 { conditions: Conditions::Ignored | Conditions::InTwoSteps, .. }))
+    }
+
+    /// Its system calls are simulated.
+    pub fn has_files(self) -> bool {
+        matches!(self, Backend::LocalFs { .. } | Backend::Segments { .. })
     }
 
     /// Its chunks and manifests are records in few files.

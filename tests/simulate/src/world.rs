@@ -474,10 +474,10 @@ impl World {
         })
     }
 
-    /// Whether there was nothing at any time, as far back as was asked.
+    /// Whether there was nothing at any time, as far back as was asked. What changed in the moment in which it was asked may have been seen before.
     pub fn lacked_all_the_time(&self, key: Key, from: Moment, until: Moment) -> bool {
         self.lying(key).all(|slot| {
-            let before = slot.past.iter().rev().find(|(at, _)| *at <= from).map(|(_, entry)| entry);
+            let before = slot.past.iter().rev().find(|(at, _)| *at < from).map(|(_, entry)| entry);
             let within = slot.past.iter().filter(|(at, _)| (from..=until).contains(at)).map(|(_, entry)| entry);
             before.into_iter().chain(within).all(Option::is_none)
         })

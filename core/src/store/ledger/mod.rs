@@ -280,6 +280,11 @@ impl<D: Clone> Ledger<D> {
         Unnamed { hashes: stored.into_iter().map(|(_, hash, _)| hash).collect(), bytes, mark }
     }
 
+    /// What was stored until now.
+    pub(super) fn mark(&self) -> Mark {
+        Mark(self.events)
+    }
+
     /// A commit has named every chunk that was stored up to a mark.
     pub(super) fn named(&mut self, mark: Mark) {
         self.chunks.retain(|_, place| !matches!(place, ChunkStatus::Stored { order, .. } if *order <= mark.0));

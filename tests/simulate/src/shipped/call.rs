@@ -196,12 +196,15 @@ impl Call {
     pub fn step(&self) -> Result<()> {
         self.goes_on();
         match self.sim.threads.moment() >= self.end() {
-            true => {
-                self.took_long();
-                Err(Error::unavailable("the deadline of the call has passed"))
-            }
+            true => Err(self.over()),
             false => Ok(()),
         }
+    }
+
+    /// Its time is over, by whose setting.
+    pub fn over(&self) -> Error {
+        self.took_long();
+        Error::unavailable(format!("the time of the call is over ({})", self.until.ended_by()))
     }
 
     /// It may be that nothing got through for a part of it, or that it waited for a change of another one.

@@ -388,10 +388,7 @@ impl Near {
                 call.until.met(&self.wire.authority, false);
                 Err(Error::unavailable("the connection was reset"))
             }
-            Came::Nothing if call.end() <= self.sim.threads.moment() => {
-                call.took_long();
-                Err(Error::unavailable("the deadline of the call has passed"))
-            }
+            Came::Nothing if call.end() <= self.sim.threads.moment() => Err(call.over()),
             Came::Nothing => {
                 call.is_disturbed();
                 call.until.met(&self.wire.authority, false);
