@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use counted::Counted;
 use md5::{Digest, Md5};
 
-use super::super::counted::Counted;
 use super::super::server::Value;
 use super::dates;
 use super::listing;
