@@ -18,6 +18,8 @@ pub struct Sessions {
     pub changes: Vec<(u8, Kind)>,
     /// Whether the key holds something at first.
     pub held: bool,
+    /// Whether the clients have connections at first.
+    pub connected: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +28,8 @@ pub struct State {
     fell: u8,
     restarts: u8,
     evictions: u8,
+    /// The scripts that the server knows, a bit for each.
+    scripts: u8,
     history: History,
     content: Content,
     clients: Vec<Client>,
@@ -59,6 +63,22 @@ struct Frame {
     end: i8,
     /// Nothing was found where it is to be put.
     looked: bool,
+    /// With the text of its script.
+    whole: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Says {
+    Ended(Phase),
+    /// It is not carried out, because the server does not know its script.
+    NoScript,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Answer {
+    says: Says,
+    /// The server's clock, where answers tell it.
+    clock: i8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -68,7 +88,7 @@ struct Connection {
     replaces: Option<u8>,
     sent: Option<Frame>,
     running: Option<Frame>,
-    answer: Option<Phase>,
+    answer: Option<Answer>,
     /// The server reads no more of it.
     ended: bool,
     /// The client listens.
@@ -144,7 +164,7 @@ impl Sessions {
         (of.change, of.sent) = (Some(number), 0);
         let has_connection = of.connection.is_some();
         state.history.begin(number, state.now, state.now + PATIENCE);
-        if has_connection { self.send(state, client) } else { self.connect(state, client) }
+        if has_connection { self.send(state, client, false) } else { self.connect(state, client) }
     }
 
     fn connect(&self, state: &mut State, client: u8) -> Option<()> {
@@ -199,10 +219,11 @@ impl Sessions {
         connection.asked_at = 0;
         // What it replaced is settled.
         of.unsettled = None;
-        self.send(state, client)
+        self.send(state, client, false)
     }
 
-    fn send(&self, state: &mut State, client: u8) -> Option<()> {
+    /// `whole`: with the text of the script.
+    fn send(&self, state: &mut State, client: u8, whole: bool) -> Option<()> {
         let of = &mut state.clients[client as usize];
         let (number, connection) = (of.change?, &mut state.connections[of.connection? as usize]);
         let Greeting::Learnt(ahead) = connection.greeting else { return None };
@@ -217,7 +238,7 @@ impl Sessions {
             return Some(());
         }
         let end = deadline as i8 + ahead - self.rules.margin as i8;
-        connection.sent = Some(Frame { change: number, end, looked: false });
+        connection.sent = Some(Frame { change: number, end, looked: false, whole });
         of.sent = 2.min(of.sent + 1);
         if self.rules.holds {
             of.held_until = deadline;
@@ -232,10 +253,16 @@ impl Sessions {
             return None;
         }
         let mut frame = of.sent.take()?;
+        let script = self.script(frame);
+        if state.scripts & script != script && !frame.whole {
+            of.answer = Some(Answer { says: Says::NoScript, clock: 0 });
+            return Some(());
+        }
+        state.scripts |= script;
         match self.rules.end {
             End::Relative => frame.end = clock + PATIENCE as i8,
             End::SeenWhenRead if clock >= frame.end => {
-                of.answer = Some(Phase::Refused);
+                of.answer = Some(self.answered(Phase::Refused, clock));
                 return Some(());
             }
             _ => {}
@@ -255,15 +282,29 @@ impl Sessions {
             End::None | End::SeenWhenRead => false,
             End::Relative | End::Absolute => clock >= frame.end,
         };
-        of.answer = Some(if late {
+        let phase = if late {
             Phase::Refused
         } else if self.kind(frame) == Kind::PutNew && self.is_there(state.content) {
             Phase::Existed
         } else {
             state.content = Some(frame.change);
             Phase::Acknowledged
-        });
+        };
+        of.answer = Some(self.answered(phase, clock));
         Some(())
+    }
+
+    fn answered(&self, phase: Phase, clock: i8) -> Answer {
+        Answer { says: Says::Ended(phase), clock: if self.rules.tells_time { clock } else { 0 } }
+    }
+
+    /// The bit of the script that carries a frame out; none: it is no script.
+    fn script(&self, frame: Frame) -> u8 {
+        match self.kind(frame) {
+            _ if !self.rules.scripts => 0,
+            Kind::Put | Kind::PutNew => 1,
+            Kind::Delete => 2,
+        }
     }
 
     fn kind(&self, frame: Frame) -> Kind {
@@ -277,6 +318,7 @@ impl Sessions {
     }
 
     fn look(&self, state: &mut State, connection: u8) -> Option<()> {
+        let clock = self.clock(state);
         if !self.is_to_look(state, connection) {
             return None;
         }
@@ -284,7 +326,9 @@ impl Sessions {
         let of = &mut state.connections[connection as usize];
         match &mut of.running {
             // However late it comes.
-            Some(_) if is_there => (of.running, of.answer) = (None, Some(Phase::Existed)),
+            Some(_) if is_there => {
+                (of.running, of.answer) = (None, Some(self.answered(Phase::Existed, clock)));
+            }
             running => running.as_mut()?.looked = true,
         }
         Some(())
@@ -301,14 +345,26 @@ impl Sessions {
     fn answer(&self, state: &mut State, client: u8) -> Option<()> {
         let of = &mut state.clients[client as usize];
         let connection = &mut state.connections[of.connection? as usize];
-        let phase = connection.answer.take()?;
-        let number = of.change.take()?;
+        let Answer { says, clock } = connection.answer.take()?;
+        let number = of.change?;
+        of.held_until = 0;
+        let phase = match says {
+            Says::Ended(phase) => phase,
+            Says::NoScript => {
+                // This sending is over, and did nothing.
+                of.sent -= 1;
+                return self.send(state, client, true);
+            }
+        };
+        if self.rules.tells_time {
+            connection.greeting = Greeting::Learnt(clock - state.now as i8);
+        }
         let told = match phase {
             Phase::Refused if self.rules.doubts_refusals && of.sent > 1 => Phase::Unknown,
             phase => phase,
         };
+        of.change = None;
         state.history.ended(number, told);
-        of.held_until = 0;
         Some(())
     }
 
@@ -365,15 +421,17 @@ impl Model for Sessions {
             ended: false,
             open: true,
         };
+        let client = |of| Client { connection: self.connected.then_some(of), ..Client::default() };
         vec![State {
             now: 0,
             fell: 0,
             restarts: 0,
             evictions: 0,
+            scripts: 0,
             history: History::new(&clients),
             content: Some(0),
-            clients: (0..count).map(|of| Client { connection: Some(of), ..Client::default() }).collect(),
-            connections: vec![connection; count.into()],
+            clients: (0..count).map(client).collect(),
+            connections: vec![connection; if self.connected { count.into() } else { 0 }],
         }]
     }
 
@@ -422,6 +480,7 @@ impl Model for Sessions {
             Action::ClockFalls => state.fell += 1,
             Action::Restart => {
                 state.restarts += 1;
+                state.scripts = 0;
                 for of in &mut state.connections {
                     (of.sent, of.running, of.ended) = (None, None, true);
                 }
