@@ -8,7 +8,7 @@ use crate::history::{Content, GOES_ON, History, NOT_UNDONE, Number, Phase, REFUS
 /// What the server's clock is ahead of true time. No client knows it.
 const AHEAD: i8 = 3;
 /// Ticks that a call may take.
-const PATIENCE: u8 = 2;
+pub const PATIENCE: u8 = 2;
 
 #[derive(Clone)]
 pub struct Sessions {
@@ -139,6 +139,13 @@ impl State {
     /// Whether the server has read a frame of a connection, and not carried it out.
     pub fn is_running(&self, connection: u8) -> bool {
         self.connections[connection as usize].running.is_some()
+    }
+
+    /// Whether the server has answered a client that it does not know its script.
+    pub fn is_sent_back(&self, client: u8) -> bool {
+        let connection = self.clients[client as usize].connection;
+        let answer = connection.and_then(|connection| self.connections[connection as usize].answer);
+        answer.is_some_and(|answer| answer.says == Says::NoScript)
     }
 
     /// Whether the server reads no more of a connection.
