@@ -65,8 +65,8 @@ struct Walk<'r, S> {
     reached: &'r mut BTreeMap<String, usize>,
 }
 
-/// Walk by a seed, and count the actions of the model that were reached.
-pub fn walk<S: Server>(seed: u64, reached: &mut BTreeMap<String, usize>) {
+/// Walk by a seed, with a server that is made ready so, and count the actions of the model that were reached.
+pub fn walk<S: Server>(seed: u64, reached: &mut BTreeMap<String, usize>, ready: impl Fn(&mut S)) {
     let mut dice = fastrand::Rng::with_seed(seed);
     let subject = Subject { is_chunk: dice.bool(), is_long: dice.u8(..4) == 0 };
     let kinds = match subject.is_chunk {
@@ -80,6 +80,7 @@ pub fn walk<S: Server>(seed: u64, reached: &mut BTreeMap<String, usize>) {
     let held = dice.bool();
     let model = Sessions { rules: S::RULES, bounds: BOUNDS, changes, held, connected: S::CHANGES_WHERE_OPENED };
     let mut walk = Walk::<S>::begin(model, subject, seed, reached);
+    ready(&mut walk.server.borrow_mut());
     for _ in 0..STEPS {
         let Some(next) = walk.draw(&mut dice) else { break };
         walk.steps.push(format!("{next:?}"));
