@@ -13,12 +13,13 @@ use kv_store_core::process::Time;
 use kv_store_core::until::Until;
 use kv_store_models::history::{Number, Phase};
 use kv_store_models::sessions::Kind;
+use kv_store_sdk::native::http::{Message, Reply};
 use kv_store_sdk::native::system::Level;
 use kv_store_sdk::native::{Host, Opened, Stream, over};
 use kv_store_sdk::{CommitOutcome, DeleteOutcome, Error, Hashes, Manifest, PutOutcome, Result};
 
 use crate::actors::{Actor, Stop, is_one, stop};
-use crate::server::Server;
+use crate::server::Component;
 use crate::wire::{Near, Wire};
 use crate::{CHUNK, MANIFEST, Subject, TICK};
 
@@ -60,12 +61,21 @@ impl Time for OfWalk {
 
 /// What connects a client: makes a wire to the server.
 pub type Connects = Rc<dyn Fn() -> Arc<Wire>>;
+/// Or what makes its requests.
+pub type Exchanges = Rc<dyn Fn(&Clock, Message) -> Result<Reply>>;
+
+/// How a component reaches its server.
+#[derive(Clone)]
+pub enum Reach {
+    Connects(Connects),
+    Exchanges(Exchanges),
+}
 
 struct Process {
     subject: Subject,
     clock: Arc<Clock>,
-    connects: Connects,
-    secret: Option<&'static str>,
+    reach: Reach,
+    secret: fn(&str) -> Option<&'static str>,
     /// By what it is kept under.
     parked: RefCell<BTreeMap<String, Box<dyn Stream>>>,
     item: RefCell<Option<Rc<[u8]>>>,
@@ -88,15 +98,24 @@ impl Host for Process {
         }
         stop(Stop::Connects);
         self.clock.check()?;
-        Ok((Box::new(Near { wire: (self.connects)(), clock: self.clock.clone() }), false))
+        let Reach::Connects(connects) = &self.reach else { return Err(Error::other("it makes requests")) };
+        Ok((Box::new(Near { wire: connects(), clock: self.clock.clone() }), false))
+    }
+
+    fn exchange(&self, requests: Vec<Message>) -> Vec<Result<Reply>> {
+        let answer = |request| match &self.reach {
+            Reach::Exchanges(exchanges) => exchanges(&self.clock, request),
+            Reach::Connects(_) => Err(Error::other("it connects")),
+        };
+        requests.into_iter().map(answer).collect()
     }
 
     fn park(&self, _: &str, session: Option<&str>, stream: Box<dyn Stream>) {
         self.parked.borrow_mut().extend(session.map(|session| (session.to_owned(), stream)));
     }
 
-    fn secret(&self, _: &str) -> Result<Option<String>> {
-        Ok(self.secret.map(str::to_owned))
+    fn secret(&self, name: &str) -> Result<Option<String>> {
+        Ok((self.secret)(name).map(str::to_owned))
     }
 
     fn fact(&self, _: &str) -> Option<String> {
@@ -116,7 +135,11 @@ impl Host for Process {
     }
 
     fn sleep(&self, _: u64) -> Result<()> {
-        Err(Error::other("no change waits by itself"))
+        // Time passes when the walk says so.
+        match self.reach {
+            Reach::Exchanges(_) => self.clock.check(),
+            Reach::Connects(_) => Err(Error::other("no change waits by itself")),
+        }
     }
 
     fn random(&self) -> u64 {
@@ -166,7 +189,7 @@ pub struct Client {
     process: Rc<Process>,
     instance: Rc<RefCell<Box<dyn Opened>>>,
     run: Option<Run>,
-    /// The last of its connections.
+    /// The last of its connections, if it has any.
     pub wire: usize,
     /// Those that it has made since it was last looked at.
     pub made: Rc<RefCell<VecDeque<usize>>>,
@@ -174,10 +197,10 @@ pub struct Client {
 
 impl Client {
     /// `made`: filled by `connects`.
-    pub fn open<S: Server>(
+    pub fn open<C: Component>(
         subject: Subject,
         now: &Arc<AtomicU64>,
-        connects: Connects,
+        reach: Reach,
         made: Rc<RefCell<VecDeque<usize>>>,
         seed: u64,
     ) -> Opening {
@@ -187,19 +210,19 @@ impl Client {
         let process = Rc::new(Process {
             subject,
             clock,
-            connects,
-            secret: S::SECRET,
+            reach,
+            secret: C::secret,
             parked,
             item,
             changes: Arc::new(changes),
-            settles: S::SETTLES,
+            settles: C::SETTLES,
             change,
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
         });
         let (host, opened) = (process.clone(), Rc::new(RefCell::new(None)));
         let into = opened.clone();
         let actor = Actor::new(move || {
-            into.replace(Some(over(host, S::open).expect("it is answered").0));
+            into.replace(Some(over(host, C::open).expect("it is answered").0));
         });
         Opening { process, actor, opened, made }
     }
@@ -287,7 +310,7 @@ impl Opening {
             return None;
         }
         let instance = Rc::new(RefCell::new(self.opened.take().expect("it was opened")));
-        let wire = self.made.borrow_mut().pop_front().expect("it has connected");
+        let wire = self.made.borrow_mut().pop_front().unwrap_or(usize::MAX);
         Some(Client { process: self.process.clone(), instance, run: None, wire, made: self.made.clone() })
     }
 }

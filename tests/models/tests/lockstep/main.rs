@@ -2,13 +2,15 @@
 //! connections and server; the sources do it, and the model must allow what they did, tell each caller the same, and have the same content.
 //!
 //! What the environment does is drawn: time, a clock that falls, restarts, evictions, which frame or answer comes when, which connection is
-//! lost. What a component, the host's table of changes or the server does about it is theirs. `src/memkv.rs` and `src/redis.rs` are the
-//! models, `guests` and `core/src/backend/changes.rs` the sources; the server of redis is that of the simulation, which is compared with a real one.
+//! lost. What a component, the host's table of changes or the server does about it is theirs. The models are `src/memkv.rs`, `src/redis.rs` and
+//! `src/s3.rs`; the sources are in `guests`, and `core/src/backend/changes.rs`. The servers of redis and s3 are those of the simulation, which
+//! are compared with real ones.
 
 mod actors;
 mod client;
 mod memkv;
 mod redis;
+mod s3;
 mod server;
 mod walk;
 mod wire;
@@ -22,7 +24,8 @@ use server::Server;
 /// Of the models, in nanoseconds: as long as the margin of an end is at least (`guests/memkv/guest/src/fence.rs`,
 /// `guests/redis/src/change/clock.rs`).
 pub const TICK: u64 = 10_000_000;
-pub const MANIFEST: &str = "m";
+/// In the layout of today.
+pub const MANIFEST: &str = "m\u{2}";
 /// No hash of content.
 pub const CHUNK: &[u8] = &[9; 16];
 const WALKS: u64 = 20_000;
@@ -53,6 +56,10 @@ fn reaches<S: Server>(names: &[&str]) {
     for seed in 0..WALKS {
         walk::walk::<S>(seed, &mut reached, |_| ());
     }
+    is_reached(&reached, names);
+}
+
+fn is_reached(reached: &BTreeMap<String, usize>, names: &[&str]) {
     for name in names {
         assert!(reached.get(*name).is_some_and(|count| *count >= 1000), "{name}: {reached:?}");
     }
@@ -97,6 +104,17 @@ fn redis_does_what_its_model_allows_and_each_action_is_reached() {
         "Restart",
         "Tick",
     ]);
+}
+
+/// None of its servers forgets a tombstone, or takes a request for too old.
+#[test]
+fn s3_does_what_its_model_allows_and_each_action_is_reached() {
+    let mut reached = BTreeMap::new();
+    for seed in 0..WALKS {
+        s3::walk(seed, &mut reached);
+    }
+    let names = ["Answer", "Begin", "GiveUp", "Look", "Lose", "Repeat", "Show", "Take", "Tick"];
+    is_reached(&reached, &names);
 }
 
 /// A walk that finds nothing shows nothing: a server whose script does not look at the clock is found.

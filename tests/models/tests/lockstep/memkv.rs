@@ -17,7 +17,7 @@ use memkv_wire::fields::Kind;
 use stateright::Model;
 
 use crate::actors::{Actor, Stop, is_one, stop};
-use crate::server::Server;
+use crate::server::{Component, Server};
 use crate::wire::Wire;
 use crate::{CHUNK, MANIFEST, Subject, TICK};
 
@@ -173,15 +173,21 @@ impl Machine {
 
 type Step = std::result::Result<Option<Action>, String>;
 
-impl Server for Machine {
-    const RULES: Rules = FENCED;
+impl Component for Machine {
     const SETTLES: bool = true;
-    const CHANGES_WHERE_OPENED: bool = true;
-    const SECRET: Option<&'static str> = Some(KEY);
+
+    fn secret(_: &str) -> Option<&'static str> {
+        Some(KEY)
+    }
 
     fn open() -> Result<(Box<dyn Opened>, Features)> {
         ::memkv::open("memkv://server:1/one", Vec::new())
     }
+}
+
+impl Server for Machine {
+    const RULES: Rules = FENCED;
+    const CHANGES_WHERE_OPENED: bool = true;
 
     fn start(now: &Arc<AtomicU64>, subject: Subject) -> Self {
         let os = Arc::new(Os { now: now.clone(), fell: AtomicU64::new(0), drawn: AtomicU64::new(1) });

@@ -11,7 +11,7 @@ use kv_store_sdk::{Features, Result};
 use redis_server::db::{Db, Session};
 use redis_server::resp;
 
-use crate::server::Server;
+use crate::server::{Component, Server};
 use crate::wire::Wire;
 use crate::{CHUNK, MANIFEST, Subject, TICK};
 
@@ -50,15 +50,21 @@ impl Machine {
     }
 }
 
-impl Server for Machine {
-    const RULES: Rules = FENCED;
+impl Component for Machine {
     const SETTLES: bool = false;
-    const CHANGES_WHERE_OPENED: bool = false;
-    const SECRET: Option<&'static str> = None;
+
+    fn secret(_: &str) -> Option<&'static str> {
+        None
+    }
 
     fn open() -> Result<(Box<dyn Opened>, Features)> {
         ::redis::open("redis://server:1", Vec::new())
     }
+}
+
+impl Server for Machine {
+    const RULES: Rules = FENCED;
+    const CHANGES_WHERE_OPENED: bool = false;
 
     fn start(now: &Arc<AtomicU64>, subject: Subject) -> Self {
         let key = match subject.is_chunk {

@@ -11,17 +11,23 @@ use kv_store_sdk::{Features, Result};
 use crate::Subject;
 use crate::wire::Wire;
 
-pub trait Server: Sized + 'static {
+/// A component.
+pub trait Component {
+    /// It settles former changes that ended unknown.
+    const SETTLES: bool;
+
+    fn secret(name: &str) -> Option<&'static str>;
+
+    /// Open it.
+    fn open() -> Result<(Box<dyn Opened>, Features)>;
+}
+
+/// A component, and a server that is talked to over connections.
+pub trait Server: Component + Sized + 'static {
     /// Of its model.
     const RULES: Rules;
-    /// The component settles former changes that ended unknown.
-    const SETTLES: bool;
     /// The connection on which a component was opened is that of its changes.
     const CHANGES_WHERE_OPENED: bool;
-    const SECRET: Option<&'static str>;
-
-    /// Open the component.
-    fn open() -> Result<(Box<dyn Opened>, Features)>;
 
     /// The server. `now`: nanoseconds of the walk.
     fn start(now: &Arc<AtomicU64>, subject: Subject) -> Self;

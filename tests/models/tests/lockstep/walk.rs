@@ -12,7 +12,7 @@ use kv_store_models::sessions::{Bounds, Kind};
 use stateright::Model;
 
 use crate::actors::Stop;
-use crate::client::{Client, deadline};
+use crate::client::{Client, Reach, deadline};
 use crate::server::Server;
 use crate::wire::Wire;
 use crate::{Subject, TICK};
@@ -108,7 +108,7 @@ impl<'r, S: Server> Walk<'r, S> {
                 wires.borrow_mut().push(wire.clone());
                 wire
             });
-            Client::open::<S>(subject, &now, connects, made, seed * 100 + u64::from(client))
+            Client::open::<S>(subject, &now, Reach::Connects(connects), made, seed * 100 + u64::from(client))
         };
         let clients = (0..CLIENTS).map(|client| {
             let mut opening = open(client);
