@@ -9,6 +9,7 @@
 //! [`Rules::falls`] ticks in all: drift, a step back of a wall clock, a machine that was paused with its clock.
 
 pub mod model;
+mod state;
 
 use crate::check::{Case, Expects};
 use crate::history::NOT_UNDONE;

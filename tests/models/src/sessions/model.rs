@@ -1,9 +1,12 @@
-//! The states of one server and its clients, and the steps between them.
+//! The steps between the states of one server and its clients.
 
 use stateright::{Model, Property};
 
+use super::state::{Answer, Client, Connection, Frame, Greeting, Says};
 use super::{Bounds, End, Kind, Repeats, Replaces, Rules, Since};
-use crate::history::{Content, GOES_ON, History, NOT_UNDONE, Number, Phase, REFUSED_IS_NOT_THERE};
+use crate::history::{Content, GOES_ON, History, NOT_UNDONE, Phase, REFUSED_IS_NOT_THERE};
+
+pub use super::state::{Action, State};
 
 /// What the server's clock is ahead of true time. No client knows it.
 const AHEAD: i8 = 3;
@@ -20,138 +23,6 @@ pub struct Sessions {
     pub held: bool,
     /// Whether the clients have connections at first.
     pub connected: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct State {
-    now: u8,
-    fell: u8,
-    restarts: u8,
-    evictions: u8,
-    /// The scripts that the server knows, a bit for each.
-    scripts: u8,
-    history: History,
-    content: Content,
-    clients: Vec<Client>,
-    connections: Vec<Connection>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Client {
-    change: Option<Number>,
-    /// How often the change was sent.
-    sent: u8,
-    connection: Option<u8>,
-    /// The last connection that was lost with a frame on it: what a new one replaces.
-    unsettled: Option<u8>,
-    /// No change before this time.
-    held_until: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Greeting {
-    Asked,
-    /// With what the server's clock was ahead of the client's as far as the client can know, when the answer has come.
-    Answered(i8),
-    Learnt(i8),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Frame {
-    change: Number,
-    /// By the server's clock.
-    end: i8,
-    /// Nothing was found where it is to be put.
-    looked: bool,
-    /// With the text of its script.
-    whole: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Says {
-    Ended(Phase),
-    /// It is not carried out, because the server does not know its script.
-    NoScript,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Answer {
-    says: Says,
-    /// The server's clock, where answers tell it.
-    clock: i8,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Connection {
-    asked_at: u8,
-    greeting: Greeting,
-    replaces: Option<u8>,
-    sent: Option<Frame>,
-    running: Option<Frame>,
-    answer: Option<Answer>,
-    /// The server reads no more of it.
-    ended: bool,
-    /// The client listens.
-    open: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    Tick,
-    ClockFalls,
-    Restart,
-    Evict,
-    Begin(u8),
-    Connect(u8),
-    Greet(u8),
-    Learn(u8),
-    Read(u8),
-    /// The server looks whether something lies there, before it carries out what is put only where nothing does.
-    Look(u8),
-    CarryOut(u8),
-    Answer(u8),
-    Lose(u8),
-    GiveUp(u8),
-}
-
-impl State {
-    pub fn now(&self) -> u8 {
-        self.now
-    }
-
-    pub fn history(&self) -> &History {
-        &self.history
-    }
-
-    pub fn content(&self) -> Content {
-        self.content
-    }
-
-    pub fn connections(&self) -> usize {
-        self.connections.len()
-    }
-
-    /// What a client is about to do, and not told of yet.
-    pub fn runs(&self, client: u8) -> Option<Number> {
-        self.clients[client as usize].change
-    }
-
-    /// Whether the server has read a frame of a connection, and not carried it out.
-    pub fn is_running(&self, connection: u8) -> bool {
-        self.connections[connection as usize].running.is_some()
-    }
-
-    /// Whether the server has answered a client that it does not know its script.
-    pub fn is_sent_back(&self, client: u8) -> bool {
-        let connection = self.clients[client as usize].connection;
-        let answer = connection.and_then(|connection| self.connections[connection as usize].answer);
-        answer.is_some_and(|answer| answer.says == Says::NoScript)
-    }
-
-    /// Whether the server reads no more of a connection.
-    pub fn has_ended(&self, connection: u8) -> bool {
-        self.connections[connection as usize].ended
-    }
 }
 
 impl Sessions {
