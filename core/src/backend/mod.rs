@@ -21,7 +21,7 @@ pub mod fake;
 
 use std::sync::Arc;
 
-pub use changes::{Change, Changes};
+pub use changes::{Change, ChangeKey, Changes, End};
 pub(crate) use hash::RecentChunks;
 pub use hash::{CONTENT_KEY_BYTES, ChunkHash, ChunkMap, ChunkSet, Layout, bad_length};
 pub use holding::Holding;

@@ -24,6 +24,8 @@ pub const TODAY: Rules = Rules {
     doubts_refusals: false,
     looks_first: true,
     single_threaded: false,
+    scripts: false,
+    tells_time: false,
     falls: 0,
 };
 

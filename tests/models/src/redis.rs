@@ -4,9 +4,10 @@
 //! received of a closed connection too. A kept connection that turns out to be closed is replaced once, and what was sent is sent again.
 //!
 //! Fenced: a change is a script that compares TIME with the end that it carries, and then sets or deletes. The greeting of each connection
-//! ends in TIME, and the end is reckoned from that connection's answer, less a margin. A change that may have been sent is never sent again:
-//! Redis cannot end a connection by a name that no other has had. A client does not change a key again before the end of its change
-//! that ended unknown.
+//! ends in TIME, and each script answers it; the end is reckoned from when the last such answer came, less a margin. A server that was
+//! started lately does not know a script: it refuses that, and is sent the script's text on the same connection. What else may have been
+//! sent is never sent again: Redis cannot end a connection by a name that no other has had. A client does not change a key again before
+//! the end of its change that ended unknown.
 //!
 //! `CLIENT KILL ID` is modelled as it works at best: the new connection kills the old one. It says nothing to other processes.
 //!
@@ -26,11 +27,21 @@ pub const TODAY: Rules = Rules {
     doubts_refusals: false,
     looks_first: false,
     single_threaded: true,
+    scripts: false,
+    tells_time: false,
     falls: 0,
 };
 
-pub const FENCED: Rules =
-    Rules { end: End::Absolute, margin: 1, repeats: Repeats::Never, holds: true, falls: 1, ..TODAY };
+pub const FENCED: Rules = Rules {
+    end: End::Absolute,
+    margin: 1,
+    repeats: Repeats::Never,
+    holds: true,
+    scripts: true,
+    tells_time: true,
+    falls: 1,
+    ..TODAY
+};
 
 pub fn cases() -> Vec<Case> {
     let mut cases = sessions::cases("redis", TODAY, FENCED);

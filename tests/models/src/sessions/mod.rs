@@ -9,6 +9,7 @@
 //! [`Rules::falls`] ticks in all: drift, a step back of a wall clock, a machine that was paused with its clock.
 
 pub mod model;
+mod state;
 
 use crate::check::{Case, Expects};
 use crate::history::NOT_UNDONE;
@@ -77,6 +78,10 @@ pub struct Rules {
     pub looks_first: bool,
     /// The server reads and carries out a frame in one step.
     pub single_threaded: bool,
+    /// A change is a script. A server that was started and not sent its text since refuses it, and is sent the text then.
+    pub scripts: bool,
+    /// Each answer tells the server's clock anew.
+    pub tells_time: bool,
     /// Ticks that the server's clock may fall behind.
     pub falls: u8,
 }
@@ -148,5 +153,11 @@ pub fn cases(model: &'static str, today: Rules, fenced: Rules) -> Vec<Case> {
 pub fn case(model: &'static str, variant: &'static str, scenario: &Scenario, expects: Expects, rules: Rules) -> Case {
     let Scenario { name, changes, bounds } = *scenario;
     let held = changes[0].1 != Kind::PutNew;
-    Case::new(model, variant, name, expects, Sessions { rules, bounds, changes: changes.to_vec(), held })
+    Case::new(
+        model,
+        variant,
+        name,
+        expects,
+        Sessions { rules, bounds, changes: changes.to_vec(), held, connected: true },
+    )
 }

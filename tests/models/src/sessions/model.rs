@@ -1,14 +1,17 @@
-//! The states of one server and its clients, and the steps between them.
+//! The steps between the states of one server and its clients.
 
 use stateright::{Model, Property};
 
+use super::state::{Answer, Client, Connection, Frame, Greeting, Says};
 use super::{Bounds, End, Kind, Repeats, Replaces, Rules, Since};
-use crate::history::{Content, GOES_ON, History, NOT_UNDONE, Number, Phase, REFUSED_IS_NOT_THERE};
+use crate::history::{Content, GOES_ON, History, NOT_UNDONE, Phase, REFUSED_IS_NOT_THERE};
+
+pub use super::state::{Action, State};
 
 /// What the server's clock is ahead of true time. No client knows it.
 const AHEAD: i8 = 3;
 /// Ticks that a call may take.
-const PATIENCE: u8 = 2;
+pub const PATIENCE: u8 = 2;
 
 #[derive(Clone)]
 pub struct Sessions {
@@ -18,113 +21,8 @@ pub struct Sessions {
     pub changes: Vec<(u8, Kind)>,
     /// Whether the key holds something at first.
     pub held: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct State {
-    now: u8,
-    fell: u8,
-    restarts: u8,
-    evictions: u8,
-    history: History,
-    content: Content,
-    clients: Vec<Client>,
-    connections: Vec<Connection>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Client {
-    change: Option<Number>,
-    /// How often the change was sent.
-    sent: u8,
-    connection: Option<u8>,
-    /// The last connection that was lost with a frame on it: what a new one replaces.
-    unsettled: Option<u8>,
-    /// No change before this time.
-    held_until: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Greeting {
-    Asked,
-    /// With what the server's clock was ahead of the client's as far as the client can know, when the answer has come.
-    Answered(i8),
-    Learnt(i8),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Frame {
-    change: Number,
-    /// By the server's clock.
-    end: i8,
-    /// Nothing was found where it is to be put.
-    looked: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Connection {
-    asked_at: u8,
-    greeting: Greeting,
-    replaces: Option<u8>,
-    sent: Option<Frame>,
-    running: Option<Frame>,
-    answer: Option<Phase>,
-    /// The server reads no more of it.
-    ended: bool,
-    /// The client listens.
-    open: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    Tick,
-    ClockFalls,
-    Restart,
-    Evict,
-    Begin(u8),
-    Connect(u8),
-    Greet(u8),
-    Learn(u8),
-    Read(u8),
-    /// The server looks whether something lies there, before it carries out what is put only where nothing does.
-    Look(u8),
-    CarryOut(u8),
-    Answer(u8),
-    Lose(u8),
-    GiveUp(u8),
-}
-
-impl State {
-    pub fn now(&self) -> u8 {
-        self.now
-    }
-
-    pub fn history(&self) -> &History {
-        &self.history
-    }
-
-    pub fn content(&self) -> Content {
-        self.content
-    }
-
-    pub fn connections(&self) -> usize {
-        self.connections.len()
-    }
-
-    /// What a client is about to do, and not told of yet.
-    pub fn runs(&self, client: u8) -> Option<Number> {
-        self.clients[client as usize].change
-    }
-
-    /// Whether the server has read a frame of a connection, and not carried it out.
-    pub fn is_running(&self, connection: u8) -> bool {
-        self.connections[connection as usize].running.is_some()
-    }
-
-    /// Whether the server reads no more of a connection.
-    pub fn has_ended(&self, connection: u8) -> bool {
-        self.connections[connection as usize].ended
-    }
+    /// Whether the clients have connections at first.
+    pub connected: bool,
 }
 
 impl Sessions {
@@ -144,7 +42,7 @@ impl Sessions {
         (of.change, of.sent) = (Some(number), 0);
         let has_connection = of.connection.is_some();
         state.history.begin(number, state.now, state.now + PATIENCE);
-        if has_connection { self.send(state, client) } else { self.connect(state, client) }
+        if has_connection { self.send(state, client, false) } else { self.connect(state, client) }
     }
 
     fn connect(&self, state: &mut State, client: u8) -> Option<()> {
@@ -199,10 +97,11 @@ impl Sessions {
         connection.asked_at = 0;
         // What it replaced is settled.
         of.unsettled = None;
-        self.send(state, client)
+        self.send(state, client, false)
     }
 
-    fn send(&self, state: &mut State, client: u8) -> Option<()> {
+    /// `whole`: with the text of the script.
+    fn send(&self, state: &mut State, client: u8, whole: bool) -> Option<()> {
         let of = &mut state.clients[client as usize];
         let (number, connection) = (of.change?, &mut state.connections[of.connection? as usize]);
         let Greeting::Learnt(ahead) = connection.greeting else { return None };
@@ -217,7 +116,7 @@ impl Sessions {
             return Some(());
         }
         let end = deadline as i8 + ahead - self.rules.margin as i8;
-        connection.sent = Some(Frame { change: number, end, looked: false });
+        connection.sent = Some(Frame { change: number, end, looked: false, whole });
         of.sent = 2.min(of.sent + 1);
         if self.rules.holds {
             of.held_until = deadline;
@@ -232,10 +131,16 @@ impl Sessions {
             return None;
         }
         let mut frame = of.sent.take()?;
+        let script = self.script(frame);
+        if state.scripts & script != script && !frame.whole {
+            of.answer = Some(Answer { says: Says::NoScript, clock: 0 });
+            return Some(());
+        }
+        state.scripts |= script;
         match self.rules.end {
             End::Relative => frame.end = clock + PATIENCE as i8,
             End::SeenWhenRead if clock >= frame.end => {
-                of.answer = Some(Phase::Refused);
+                of.answer = Some(self.answered(Phase::Refused, clock));
                 return Some(());
             }
             _ => {}
@@ -255,15 +160,29 @@ impl Sessions {
             End::None | End::SeenWhenRead => false,
             End::Relative | End::Absolute => clock >= frame.end,
         };
-        of.answer = Some(if late {
+        let phase = if late {
             Phase::Refused
         } else if self.kind(frame) == Kind::PutNew && self.is_there(state.content) {
             Phase::Existed
         } else {
             state.content = Some(frame.change);
             Phase::Acknowledged
-        });
+        };
+        of.answer = Some(self.answered(phase, clock));
         Some(())
+    }
+
+    fn answered(&self, phase: Phase, clock: i8) -> Answer {
+        Answer { says: Says::Ended(phase), clock: if self.rules.tells_time { clock } else { 0 } }
+    }
+
+    /// The bit of the script that carries a frame out; none: it is no script.
+    fn script(&self, frame: Frame) -> u8 {
+        match self.kind(frame) {
+            _ if !self.rules.scripts => 0,
+            Kind::Put | Kind::PutNew => 1,
+            Kind::Delete => 2,
+        }
     }
 
     fn kind(&self, frame: Frame) -> Kind {
@@ -277,6 +196,7 @@ impl Sessions {
     }
 
     fn look(&self, state: &mut State, connection: u8) -> Option<()> {
+        let clock = self.clock(state);
         if !self.is_to_look(state, connection) {
             return None;
         }
@@ -284,7 +204,9 @@ impl Sessions {
         let of = &mut state.connections[connection as usize];
         match &mut of.running {
             // However late it comes.
-            Some(_) if is_there => (of.running, of.answer) = (None, Some(Phase::Existed)),
+            Some(_) if is_there => {
+                (of.running, of.answer) = (None, Some(self.answered(Phase::Existed, clock)));
+            }
             running => running.as_mut()?.looked = true,
         }
         Some(())
@@ -301,14 +223,26 @@ impl Sessions {
     fn answer(&self, state: &mut State, client: u8) -> Option<()> {
         let of = &mut state.clients[client as usize];
         let connection = &mut state.connections[of.connection? as usize];
-        let phase = connection.answer.take()?;
-        let number = of.change.take()?;
+        let Answer { says, clock } = connection.answer.take()?;
+        let number = of.change?;
+        of.held_until = 0;
+        let phase = match says {
+            Says::Ended(phase) => phase,
+            Says::NoScript => {
+                // This sending is over, and did nothing.
+                of.sent -= 1;
+                return self.send(state, client, true);
+            }
+        };
+        if self.rules.tells_time {
+            connection.greeting = Greeting::Learnt(clock - state.now as i8);
+        }
         let told = match phase {
             Phase::Refused if self.rules.doubts_refusals && of.sent > 1 => Phase::Unknown,
             phase => phase,
         };
+        of.change = None;
         state.history.ended(number, told);
-        of.held_until = 0;
         Some(())
     }
 
@@ -365,15 +299,17 @@ impl Model for Sessions {
             ended: false,
             open: true,
         };
+        let client = |of| Client { connection: self.connected.then_some(of), ..Client::default() };
         vec![State {
             now: 0,
             fell: 0,
             restarts: 0,
             evictions: 0,
+            scripts: 0,
             history: History::new(&clients),
             content: Some(0),
-            clients: (0..count).map(|of| Client { connection: Some(of), ..Client::default() }).collect(),
-            connections: vec![connection; count.into()],
+            clients: (0..count).map(client).collect(),
+            connections: vec![connection; if self.connected { count.into() } else { 0 }],
         }]
     }
 
@@ -422,6 +358,7 @@ impl Model for Sessions {
             Action::ClockFalls => state.fell += 1,
             Action::Restart => {
                 state.restarts += 1;
+                state.scripts = 0;
                 for of in &mut state.connections {
                     (of.sent, of.running, of.ended) = (None, None, true);
                 }

@@ -1,8 +1,9 @@
 //! What runs by itself and waits for others, one at a time: a call of a component, and a thread of its server.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ptr;
 
+use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 /// Where an actor stops, until it is told to go on.
@@ -20,26 +21,38 @@ pub enum Stop {
 
 thread_local! {
     static RUNNING: Cell<*const Yielder<(), Stop>> = const { Cell::new(ptr::null()) };
+    /// Those of actors that are gone: to map a new one for each is most of what a walk takes.
+    static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
 
-pub struct Actor(Coroutine<(), Stop, ()>);
+/// Some, but while it is dropped.
+pub struct Actor(Option<Coroutine<(), Stop, ()>>);
 
 impl Actor {
     pub fn new(job: impl FnOnce() + 'static) -> Self {
-        Actor(Coroutine::new(move |yielder, ()| {
+        let stack = STACKS.with_borrow_mut(Vec::pop).unwrap_or_default();
+        Actor(Some(Coroutine::with_stack(stack, move |yielder, ()| {
             RUNNING.set(yielder);
             job();
-        }))
+        })))
     }
 
     /// Have it go on until it stops. None: it has ended.
     pub fn resume(&mut self) -> Option<Stop> {
-        let stopped = self.0.resume(());
+        let stopped = self.0.as_mut()?.resume(());
         RUNNING.set(ptr::null());
         match stopped {
             CoroutineResult::Yield(why) => Some(why),
             CoroutineResult::Return(()) => None,
         }
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let Some(mut job) = self.0.take() else { return };
+        job.force_unwind();
+        STACKS.with_borrow_mut(|stacks| stacks.push(job.into_stack()));
     }
 }
 

@@ -1,20 +1,27 @@
 //! A process with one instance of the shipped component, which makes one change after the other.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant, SystemTime};
 
+use kv_store_core::backend::{Change, ChangeKey, Changes, ChunkHash, End};
+use kv_store_core::limits::Limits;
+use kv_store_core::process::Time;
+use kv_store_core::until::Until;
 use kv_store_models::history::{Number, Phase};
 use kv_store_models::sessions::Kind;
+use kv_store_sdk::native::http::{Message, Reply};
 use kv_store_sdk::native::system::Level;
 use kv_store_sdk::native::{Host, Opened, Stream, over};
 use kv_store_sdk::{CommitOutcome, DeleteOutcome, Error, Hashes, Manifest, PutOutcome, Result};
 
 use crate::actors::{Actor, Stop, is_one, stop};
+use crate::server::Component;
 use crate::wire::{Near, Wire};
-use crate::{CHUNK, KEY, MANIFEST, TICK, value};
+use crate::{CHUNK, MANIFEST, Subject, TICK};
 
 /// What the clocks of components are ahead of the walk's.
 const AHEAD: u64 = 1_000_000_007;
@@ -38,48 +45,77 @@ impl Clock {
     }
 }
 
-/// How a change goes, as the host of a component knows it.
-#[derive(Default)]
-struct Change {
-    item: RefCell<Option<Rc<[u8]>>>,
-    begun: Cell<bool>,
-    not_done: Cell<bool>,
-    token: RefCell<Vec<u8>>,
-    /// Of former changes whose end is unknown.
-    former: RefCell<Vec<Vec<u8>>>,
+/// The time of the walk, for the host's table of changes.
+struct OfWalk(Arc<AtomicU64>);
+
+impl Time for OfWalk {
+    fn now(&self) -> Instant {
+        static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        *BEGAN + Duration::from_nanos(self.0.load(Relaxed))
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH
+    }
 }
 
 /// What connects a client: makes a wire to the server.
 pub type Connects = Rc<dyn Fn() -> Arc<Wire>>;
+/// Or what makes its requests.
+pub type Exchanges = Rc<dyn Fn(&Clock, Message) -> Result<Reply>>;
+
+/// How a component reaches its server.
+#[derive(Clone)]
+pub enum Reach {
+    Connects(Connects),
+    Exchanges(Exchanges),
+}
 
 struct Process {
+    subject: Subject,
     clock: Arc<Clock>,
-    connects: Connects,
-    parked: RefCell<Option<Box<dyn Stream>>>,
-    change: Change,
+    reach: Reach,
+    secret: fn(&str) -> Option<&'static str>,
+    /// By what it is kept under.
+    parked: RefCell<BTreeMap<String, Box<dyn Stream>>>,
+    item: RefCell<Option<Rc<[u8]>>>,
+    /// The shipped table of changes that may still be carried out.
+    changes: Arc<Changes>,
+    settles: bool,
+    /// That which runs, and its time.
+    change: RefCell<Option<(Arc<Change>, Until)>>,
     random: RefCell<fastrand::Rng>,
 }
 
 impl Host for Process {
     fn item(&self, _: u32) -> Option<Rc<[u8]>> {
-        self.change.item.borrow().clone()
+        self.item.borrow().clone()
     }
 
     fn connect(&self, _: &str, session: Option<&str>) -> Result<(Box<dyn Stream>, bool)> {
-        if let Some(parked) = session.and_then(|_| self.parked.take()) {
+        if let Some(parked) = session.and_then(|session| self.parked.borrow_mut().remove(session)) {
             return Ok((parked, true));
         }
         stop(Stop::Connects);
         self.clock.check()?;
-        Ok((Box::new(Near { wire: (self.connects)(), clock: self.clock.clone() }), false))
+        let Reach::Connects(connects) = &self.reach else { return Err(Error::other("it makes requests")) };
+        Ok((Box::new(Near { wire: connects(), clock: self.clock.clone() }), false))
     }
 
-    fn park(&self, _: &str, _: Option<&str>, stream: Box<dyn Stream>) {
-        self.parked.replace(Some(stream));
+    fn exchange(&self, requests: Vec<Message>) -> Vec<Result<Reply>> {
+        let answer = |request| match &self.reach {
+            Reach::Exchanges(exchanges) => exchanges(&self.clock, request),
+            Reach::Connects(_) => Err(Error::other("it connects")),
+        };
+        requests.into_iter().map(answer).collect()
     }
 
-    fn secret(&self, _: &str) -> Result<Option<String>> {
-        Ok(Some(KEY.to_owned()))
+    fn park(&self, _: &str, session: Option<&str>, stream: Box<dyn Stream>) {
+        self.parked.borrow_mut().extend(session.map(|session| (session.to_owned(), stream)));
+    }
+
+    fn secret(&self, name: &str) -> Result<Option<String>> {
+        Ok((self.secret)(name).map(str::to_owned))
     }
 
     fn fact(&self, _: &str) -> Option<String> {
@@ -99,7 +135,11 @@ impl Host for Process {
     }
 
     fn sleep(&self, _: u64) -> Result<()> {
-        Err(Error::other("no change waits by itself"))
+        // Time passes when the walk says so.
+        match self.reach {
+            Reach::Exchanges(_) => self.clock.check(),
+            Reach::Connects(_) => Err(Error::other("no change waits by itself")),
+        }
     }
 
     fn random(&self) -> u64 {
@@ -108,15 +148,33 @@ impl Host for Process {
 
     fn log(&self, _: Level, _: &str) {}
 
-    fn begin(&self, _: &[u32], token: &[u8]) -> Vec<Vec<u8>> {
-        self.change.begun.set(true);
-        self.change.not_done.set(false);
-        self.change.token.replace(token.to_vec());
-        self.change.former.borrow().clone()
+    fn begin(&self, items: &[u32], token: &[u8]) -> Vec<Vec<u8>> {
+        self.change.borrow().as_ref().map(|(change, _)| change.begin(items, token)).unwrap_or_default()
     }
 
-    fn not_done(&self, _: &[u32]) {
-        self.change.not_done.set(true);
+    fn not_done(&self, items: &[u32]) {
+        if let Some((change, _)) = &*self.change.borrow() {
+            change.not_done(items);
+        }
+    }
+}
+
+impl Process {
+    fn until(&self, own: Option<u64>) -> Until {
+        let time = OfWalk(self.clock.now.clone());
+        let own = own.map(|left| time.now() + Duration::from_nanos(left));
+        Until::with(&kv_store_core::process::Clock::of(Arc::new(time)), &Limits::default(), own, None)
+    }
+
+    /// What a caller is told of a change that was answered so.
+    fn told(&self, made: Result<Phase>) -> Phase {
+        let (change, until) = self.change.take().expect("it is being made");
+        let lost = change.end(|_| if made.is_ok() { End::Done } else { End::Lost }, &until);
+        match made {
+            Ok(told) => told,
+            Err(_) if lost > 0 => Phase::Unknown,
+            Err(_) => Phase::Refused,
+        }
     }
 }
 
@@ -131,7 +189,7 @@ pub struct Client {
     process: Rc<Process>,
     instance: Rc<RefCell<Box<dyn Opened>>>,
     run: Option<Run>,
-    /// The last of its connections.
+    /// The last of its connections, if it has any.
     pub wire: usize,
     /// Those that it has made since it was last looked at.
     pub made: Rc<RefCell<VecDeque<usize>>>,
@@ -139,16 +197,32 @@ pub struct Client {
 
 impl Client {
     /// `made`: filled by `connects`.
-    pub fn open(now: &Arc<AtomicU64>, connects: Connects, made: Rc<RefCell<VecDeque<usize>>>, seed: u64) -> Opening {
+    pub fn open<C: Component>(
+        subject: Subject,
+        now: &Arc<AtomicU64>,
+        reach: Reach,
+        made: Rc<RefCell<VecDeque<usize>>>,
+        seed: u64,
+    ) -> Opening {
         let clock = Arc::new(Clock { now: now.clone(), deadline: AtomicU64::new(u64::MAX) });
-        let random = RefCell::new(fastrand::Rng::with_seed(seed));
-        let (parked, change) = Default::default();
-        let process = Rc::new(Process { clock, connects, parked, change, random });
+        let changes = Changes::new(kv_store_core::process::Clock::of(Arc::new(OfWalk(now.clone()))));
+        let (parked, item, change) = Default::default();
+        let process = Rc::new(Process {
+            subject,
+            clock,
+            reach,
+            secret: C::secret,
+            parked,
+            item,
+            changes: Arc::new(changes),
+            settles: C::SETTLES,
+            change,
+            random: RefCell::new(fastrand::Rng::with_seed(seed)),
+        });
         let (host, opened) = (process.clone(), Rc::new(RefCell::new(None)));
         let into = opened.clone();
         let actor = Actor::new(move || {
-            let open = || memkv::open("memkv://server:1/one", Vec::new());
-            into.replace(Some(over(host, open).expect("it is answered").0));
+            into.replace(Some(over(host, C::open).expect("it is answered").0));
         });
         Opening { process, actor, opened, made }
     }
@@ -157,19 +231,31 @@ impl Client {
         self.run.as_ref().and_then(|run| run.stopped)
     }
 
-    /// Begin a change, and go on with it until it stops.
-    pub fn begin(&mut self, number: Number, kind: Kind, of_chunk: bool, deadline: u64) -> Option<Phase> {
-        let Process { clock, change, .. } = &*self.process;
+    /// Have a change that must be over by then take its place. False: a former one may still be carried out. A call would wait for that.
+    pub fn is_let(&mut self, deadline: u64) -> bool {
+        let Process { subject, clock, changes, settles, change, .. } = &*self.process;
+        let key = match subject.is_chunk {
+            true => ChangeKey::Chunk(ChunkHash::new(CHUNK).expect("it is as long as a hash")),
+            false => ChangeKey::Manifest(MANIFEST.into()),
+        };
+        // With no time to wait.
+        let Ok(taken) = changes.take(vec![key], *settles, &self.process.until(Some(0))) else { return false };
         clock.deadline.store(deadline, Relaxed);
-        change.item.replace(Some(value(number).into()));
-        change.begun.set(false);
-        change.not_done.set(false);
+        change.replace(Some((taken, self.process.until(Some(clock.remaining())))));
+        true
+    }
+
+    /// Begin a change that has its place, and go on with it until it stops.
+    pub fn begin(&mut self, number: Number, kind: Kind) -> Option<Phase> {
+        let Process { subject, item, .. } = &*self.process;
+        item.replace(Some(subject.value(number).into()));
         let told = Rc::new(Cell::new(None));
         let (host, instance, tells) = (self.process.clone(), self.instance.clone(), told.clone());
         let actor = Actor::new(move || {
             let mut instance = instance.borrow_mut();
-            let made = over(host.clone(), || make(&mut **instance, number, kind, of_chunk));
-            tells.set(Some(host.change.told(made)));
+            let len = host.subject.value(number).len() as u64;
+            let made = over(host.clone(), || make(&mut **instance, kind, host.subject.is_chunk, len));
+            tells.set(Some(host.told(made)));
         });
         self.run = Some(Run { actor, stopped: None, told });
         self.resume()
@@ -189,27 +275,9 @@ impl Client {
     }
 }
 
-impl Change {
-    /// What a caller is told of a change that was answered so.
-    fn told(&self, made: Result<Phase>) -> Phase {
-        let told = match made {
-            Ok(told) => told,
-            Err(_) if self.begun.get() && !self.not_done.get() => Phase::Unknown,
-            Err(_) => Phase::Refused,
-        };
-        match told {
-            Phase::Unknown => self.former.borrow_mut().push(self.token.take()),
-            // What came before it is settled.
-            Phase::Acknowledged | Phase::Existed => self.former.borrow_mut().clear(),
-            _ => {}
-        }
-        told
-    }
-}
-
-fn make(instance: &mut dyn Opened, number: Number, kind: Kind, of_chunk: bool) -> Result<Phase> {
-    let (hashes, len) = (Hashes::new(CHUNK.len(), CHUNK), value(number).len() as u64);
-    Ok(match (kind, of_chunk) {
+fn make(instance: &mut dyn Opened, kind: Kind, is_chunk: bool, len: u64) -> Result<Phase> {
+    let hashes = Hashes::new(CHUNK.len(), CHUNK);
+    Ok(match (kind, is_chunk) {
         (Kind::Put | Kind::PutNew, true) => match instance.put_chunks(hashes, &[len], kind == Kind::Put)?.remove(0) {
             PutOutcome::Stored => Phase::Acknowledged,
             PutOutcome::Existed => Phase::Existed,
@@ -242,7 +310,7 @@ impl Opening {
             return None;
         }
         let instance = Rc::new(RefCell::new(self.opened.take().expect("it was opened")));
-        let wire = self.made.borrow_mut().pop_front().expect("it has connected");
+        let wire = self.made.borrow_mut().pop_front().unwrap_or(usize::MAX);
         Some(Client { process: self.process.clone(), instance, run: None, wire, made: self.made.clone() })
     }
 }

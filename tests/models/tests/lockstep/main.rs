@@ -1,11 +1,16 @@
-//! The model of memkv's protocol beside the shipped sources of its component and its server, step by step: a seed draws what befalls clients,
+//! The model of a protocol beside the shipped sources of its component and its server, step by step: a seed draws what befalls clients,
 //! connections and server; the sources do it, and the model must allow what they did, tell each caller the same, and have the same content.
 //!
 //! What the environment does is drawn: time, a clock that falls, restarts, evictions, which frame or answer comes when, which connection is
-//! lost. What a component or the server does about it is theirs. `src/memkv.rs` is the model, `tests/simulate/memkv*` are the sources.
+//! lost. What a component, the host's table of changes or the server does about it is theirs. The models are `src/memkv.rs`, `src/redis.rs` and
+//! `src/s3.rs`; the sources are in `guests`, and `core/src/backend/changes.rs`. The servers of redis and s3 are those of the simulation, which
+//! are compared with real ones.
 
 mod actors;
 mod client;
+mod memkv;
+mod redis;
+mod s3;
 mod server;
 mod walk;
 mod wire;
@@ -14,25 +19,56 @@ use std::collections::BTreeMap;
 
 use kv_store_models::history::Number;
 
-/// Of the model, in nanoseconds: as long as the margin of an end is at least (`guests/memkv/guest/src/fence.rs`).
+use server::Server;
+
+/// Of the models, in nanoseconds: as long as the margin of an end is at least (`guests/memkv/guest/src/fence.rs`,
+/// `guests/redis/src/change/clock.rs`).
 pub const TICK: u64 = 10_000_000;
-pub const KEY: &str = "0707070707070707070707070707070707070707070707070707070707070707";
-pub const MANIFEST: &str = "m";
+/// In the layout of today.
+pub const MANIFEST: &str = "m\u{2}";
 /// No hash of content.
 pub const CHUNK: &[u8] = &[9; 16];
+const WALKS: u64 = 20_000;
 
-/// What a change puts.
-pub fn value(number: Number) -> Vec<u8> {
-    format!("value {number}").into_bytes()
+/// What is changed in a walk.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject {
+    /// A chunk, and not a manifest.
+    pub is_chunk: bool,
+    /// Its values are longer than what a script of redis is given.
+    pub is_long: bool,
+}
+
+impl Subject {
+    /// What a change puts.
+    pub fn value(self, number: Number) -> Vec<u8> {
+        let mut value = format!("value {number}").into_bytes();
+        if self.is_long {
+            value.resize(5_000, b'.');
+        }
+        value
+    }
+}
+
+/// Walk, and see that these actions of the model are reached, and no others.
+fn reaches<S: Server>(names: &[&str]) {
+    let mut reached: BTreeMap<String, usize> = BTreeMap::new();
+    for seed in 0..WALKS {
+        walk::walk::<S>(seed, &mut reached, |_| ());
+    }
+    is_reached(&reached, names);
+}
+
+fn is_reached(reached: &BTreeMap<String, usize>, names: &[&str]) {
+    for name in names {
+        assert!(reached.get(*name).is_some_and(|count| *count >= 1000), "{name}: {reached:?}");
+    }
+    assert_eq!(reached.len(), names.len(), "an action of the model that is not listed here: {reached:?}");
 }
 
 #[test]
 fn memkv_does_what_its_model_allows_and_each_action_is_reached() {
-    let mut reached: BTreeMap<String, usize> = BTreeMap::new();
-    for seed in 0..20_000 {
-        walk::walk(seed, &mut reached);
-    }
-    let names = [
+    reaches::<memkv::Machine>(&[
         "Answer",
         "Begin",
         "CarryOut",
@@ -47,9 +83,48 @@ fn memkv_does_what_its_model_allows_and_each_action_is_reached() {
         "Read",
         "Restart",
         "Tick",
-    ];
-    for name in names {
-        assert!(reached.get(name).is_some_and(|count| *count >= 1000), "{name}: {reached:?}");
+    ]);
+}
+
+/// Of the model's actions `Connect` alone is not: a change whose connection is lost fails, and the next one connects as it begins.
+#[test]
+fn redis_does_what_its_model_allows_and_each_action_is_reached() {
+    reaches::<redis::Machine>(&[
+        "Answer",
+        "Begin",
+        "ClockFalls",
+        "Evict",
+        "GiveUp",
+        "Greet",
+        walk::HELD,
+        "Learn",
+        "Lose",
+        walk::NO_SCRIPT,
+        "Read",
+        "Restart",
+        "Tick",
+    ]);
+}
+
+/// None of its servers forgets a tombstone, or takes a request for too old.
+#[test]
+fn s3_does_what_its_model_allows_and_each_action_is_reached() {
+    let mut reached = BTreeMap::new();
+    for seed in 0..WALKS {
+        s3::walk(seed, &mut reached);
     }
-    assert_eq!(reached.len(), names.len(), "an action of the model that is not listed here: {reached:?}");
+    let names = ["Answer", "Begin", "GiveUp", "Look", "Lose", "Repeat", "Show", "Take", "Tick"];
+    is_reached(&reached, &names);
+}
+
+/// A walk that finds nothing shows nothing: a server whose script does not look at the clock is found.
+#[test]
+fn a_redis_that_carries_out_late_changes_is_found() {
+    for script in ["set", "rename", "delete"] {
+        let finds = |seed: &u64| {
+            let walks = || walk::walk(*seed, &mut BTreeMap::new(), |redis: &mut redis::Machine| redis.spoil(script));
+            std::panic::catch_unwind(walks).is_err()
+        };
+        assert!((0..200).any(|seed| finds(&seed)), "{script}");
+    }
 }

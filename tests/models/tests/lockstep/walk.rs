@@ -7,16 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kv_store_models::history::{Content, Number, Phase};
-use kv_store_models::memkv::FENCED;
-use kv_store_models::sessions::model::{Action, Sessions, State};
+use kv_store_models::sessions::model::{Action, PATIENCE, Sessions, State};
 use kv_store_models::sessions::{Bounds, Kind};
 use stateright::Model;
 
 use crate::actors::Stop;
-use crate::client::{Client, deadline};
-use crate::server::{At, Machine};
+use crate::client::{Client, Reach, deadline};
+use crate::server::Server;
 use crate::wire::Wire;
-use crate::{TICK, value};
+use crate::{Subject, TICK};
+
+/// Counted beside the actions: a change was held up by a former one, and a script was not known to the server.
+pub const HELD: &str = "Held";
+pub const NO_SCRIPT: &str = "NoScript";
 
 const CLIENTS: u8 = 2;
 /// The history of a model has room for so many.
@@ -41,47 +44,32 @@ enum Move {
     GiveUp(u8),
     /// What was sent on a connection comes to the server.
     Deliver(usize),
-    /// The thread of a connection goes on.
+    /// The server goes on with a connection.
     GoOn(usize),
 }
 
-/// What is known of a connection.
-#[derive(Default)]
-struct Line {
-    wire: Arc<Wire>,
-    /// CONNECT was delivered, and its answer is there.
-    greeted: bool,
-    /// Its thread is on its way.
-    at: Option<At>,
-    /// The change that its thread is about is there already.
-    carried_out: bool,
-    /// The server knows it.
-    alive: bool,
-}
-
-struct Walk<'r> {
+struct Walk<'r, S> {
     model: Sessions,
-    /// What is changed is a chunk, and not a manifest.
-    of_chunk: bool,
+    subject: Subject,
     state: State,
     now: Arc<AtomicU64>,
     fell: u8,
     restarts: u8,
     evictions: u8,
-    machine: Rc<RefCell<Machine>>,
+    server: Rc<RefCell<S>>,
     clients: Vec<Client>,
-    lines: Rc<RefCell<Vec<Line>>>,
+    wires: Rc<RefCell<Vec<Arc<Wire>>>>,
     told: Vec<Phase>,
     /// Said where it goes wrong.
     steps: Vec<String>,
     reached: &'r mut BTreeMap<String, usize>,
 }
 
-/// Walk by a seed, and count the actions of the model that were reached.
-pub fn walk(seed: u64, reached: &mut BTreeMap<String, usize>) {
+/// Walk by a seed, with a server that is made ready so, and count the actions of the model that were reached.
+pub fn walk<S: Server>(seed: u64, reached: &mut BTreeMap<String, usize>, ready: impl Fn(&mut S)) {
     let mut dice = fastrand::Rng::with_seed(seed);
-    let of_chunk = dice.bool();
-    let kinds = match of_chunk {
+    let subject = Subject { is_chunk: dice.bool(), is_long: dice.u8(..4) == 0 };
+    let kinds = match subject.is_chunk {
         true => [Kind::PutNew, Kind::Delete, Kind::Put],
         false => [Kind::Put, Kind::Put, Kind::Delete],
     };
@@ -90,8 +78,9 @@ pub fn walk(seed: u64, reached: &mut BTreeMap<String, usize>) {
     // The model has clients up to the last one that changes something.
     changes[0].0 = CLIENTS - 1;
     let held = dice.bool();
-    let model = Sessions { rules: FENCED, bounds: BOUNDS, changes, held };
-    let mut walk = Walk::begin(model, of_chunk, seed, reached);
+    let model = Sessions { rules: S::RULES, bounds: BOUNDS, changes, held, connected: S::CHANGES_WHERE_OPENED };
+    let mut walk = Walk::<S>::begin(model, subject, seed, reached);
+    ready(&mut walk.server.borrow_mut());
     for _ in 0..STEPS {
         let Some(next) = walk.draw(&mut dice) else { break };
         walk.steps.push(format!("{next:?}"));
@@ -100,26 +89,26 @@ pub fn walk(seed: u64, reached: &mut BTreeMap<String, usize>) {
     }
 }
 
-impl<'r> Walk<'r> {
-    fn begin(model: Sessions, of_chunk: bool, seed: u64, reached: &'r mut BTreeMap<String, usize>) -> Self {
+impl<'r, S: Server> Walk<'r, S> {
+    fn begin(model: Sessions, subject: Subject, seed: u64, reached: &'r mut BTreeMap<String, usize>) -> Self {
         let now = Arc::new(AtomicU64::new(0));
-        let machine = Rc::new(RefCell::new(Machine::new(&now, of_chunk)));
-        let lines: Rc<RefCell<Vec<Line>>> = Rc::default();
+        let server = Rc::new(RefCell::new(S::start(&now, subject)));
+        let wires: Rc<RefCell<Vec<Arc<Wire>>>> = Rc::default();
         if model.held {
-            machine.borrow().set(Some(value(0)));
+            server.borrow_mut().set(Some(subject.value(0)));
         }
+        let state = model.init_states().remove(0);
         let open = |client: u8| {
             let made: Rc<RefCell<VecDeque<usize>>> = Rc::default();
-            let (machine, lines, makes) = (machine.clone(), lines.clone(), made.clone());
+            let (server, wires, makes) = (server.clone(), wires.clone(), made.clone());
             let connects = Rc::new(move || {
-                let line = Line { alive: true, ..Line::default() };
-                let wire = line.wire.clone();
-                machine.borrow_mut().accept(&wire);
-                makes.borrow_mut().push_back(lines.borrow().len());
-                lines.borrow_mut().push(line);
+                let wire = Arc::new(Wire::default());
+                server.borrow_mut().accept(&wire);
+                makes.borrow_mut().push_back(wires.borrow().len());
+                wires.borrow_mut().push(wire.clone());
                 wire
             });
-            Client::open(&now, connects, made, seed * 100 + u64::from(client))
+            Client::open::<S>(subject, &now, Reach::Connects(connects), made, seed * 100 + u64::from(client))
         };
         let clients = (0..CLIENTS).map(|client| {
             let mut opening = open(client);
@@ -127,22 +116,24 @@ impl<'r> Walk<'r> {
                 if let Some(client) = opening.resume() {
                     break client;
                 }
-                for (connection, line) in lines.borrow_mut().iter_mut().enumerate() {
-                    if line.wire.has_sent() {
-                        line.wire.deliver();
-                        assert_eq!(machine.borrow_mut().go_on(connection, false), At::Rest);
-                        line.greeted = true;
+                for (connection, wire) in wires.borrow().iter().enumerate() {
+                    if wire.has_sent() {
+                        wire.deliver();
+                        server.borrow_mut().go_on(connection, &model, &state).expect("nothing befalls it");
                     }
-                    line.wire.bring_answer();
+                    wire.bring_answer();
                 }
             }
         });
         let clients: Vec<Client> = clients.collect();
-        let state = model.init_states().remove(0);
+        if !S::CHANGES_WHERE_OPENED {
+            wires.borrow_mut().clear();
+            server.borrow_mut().forget_connections();
+        }
         let told = vec![Phase::Waiting; model.changes.len() + 1];
-        let steps = vec![format!("seed {seed}, {:?}, held {}, chunk {of_chunk}", model.changes, model.held)];
+        let steps = vec![format!("seed {seed}, {:?}, held {}, {subject:?}", model.changes, model.held)];
         let (fell, restarts, evictions) = Default::default();
-        Walk { model, of_chunk, state, now, fell, restarts, evictions, machine, clients, lines, told, steps, reached }
+        Walk { model, subject, state, now, fell, restarts, evictions, server, clients, wires, told, steps, reached }
     }
 
     /// Ticks.
@@ -156,7 +147,7 @@ impl<'r> Walk<'r> {
     }
 
     fn is_there(&self) -> bool {
-        self.machine.borrow().content().is_some()
+        self.server.borrow().content().is_some()
     }
 
     fn draw(&self, dice: &mut fastrand::Rng) -> Option<Move> {
@@ -165,7 +156,7 @@ impl<'r> Walk<'r> {
         if self.tick() < BOUNDS.ticks {
             may(3, Move::Tick);
         }
-        if self.fell < FENCED.falls {
+        if self.fell < S::RULES.falls {
             may(1, Move::Fall);
         }
         if self.restarts < BOUNDS.restarts {
@@ -178,7 +169,8 @@ impl<'r> Walk<'r> {
         for (number, client) in (0..).zip(&self.clients) {
             let Some(end) = self.end(number) else {
                 if self.state.history().next(number).is_some() {
-                    may(8, Move::Begin(number));
+                    let is_held = self.model.next_state(&self.state, Action::Begin(number)).is_none();
+                    may(if is_held { 1 } else { 8 }, Move::Begin(number));
                     is_busy = true;
                 }
                 continue;
@@ -193,15 +185,16 @@ impl<'r> Walk<'r> {
                 continue;
             }
             may(2, Move::Lose(number));
-            if self.lines.borrow()[client.wire].wire.is_answered() {
+            if self.wires.borrow()[client.wire].is_answered() {
                 may(8, Move::Answer(number));
             }
         }
-        for (number, line) in self.lines.borrow().iter().enumerate().filter(|(_, line)| line.alive) {
-            match line.at {
-                Some(_) => may(6, Move::GoOn(number)),
-                None if line.wire.has_sent() => may(6, Move::Deliver(number)),
-                None => continue,
+        let server = self.server.borrow();
+        for (number, wire) in self.wires.borrow().iter().enumerate().filter(|(number, _)| server.serves(*number)) {
+            match server.is_under_way(number) {
+                true => may(6, Move::GoOn(number)),
+                false if wire.has_sent() => may(6, Move::Deliver(number)),
+                false => continue,
             }
             is_busy = true;
         }
@@ -211,14 +204,21 @@ impl<'r> Walk<'r> {
     /// The model does the same.
     fn follow(&mut self, action: Action) {
         let name = format!("{action:?}");
-        let name = name.split('(').next().unwrap_or_default().to_owned();
+        let name = name.split('(').next().unwrap_or_default();
         let next = self.model.next_state(&self.state, action);
         let Some(next) = next else {
             panic!("the model does not allow {action:?} here: {:#?}\nafter {:#?}", self.state, self.steps)
         };
         self.steps.push(format!("    {action:?}"));
         self.state = next;
-        *self.reached.entry(name).or_default() += 1;
+        self.count(name);
+    }
+
+    fn count(&mut self, name: &str) {
+        match self.reached.get_mut(name) {
+            Some(count) => *count += 1,
+            None => drop(self.reached.insert(name.to_owned(), 1)),
+        }
     }
 
     fn take(&mut self, next: Move) {
@@ -229,20 +229,17 @@ impl<'r> Walk<'r> {
             }
             Move::Fall => {
                 self.fell += 1;
-                self.machine.borrow().os.fell.fetch_add(1, Relaxed);
+                self.server.borrow_mut().fall();
                 self.follow(Action::ClockFalls);
             }
             Move::Restart => {
                 self.restarts += 1;
-                self.machine.borrow_mut().restart();
-                for line in self.lines.borrow_mut().iter_mut() {
-                    (line.alive, line.at) = (false, None);
-                }
+                self.server.borrow_mut().restart();
                 self.follow(Action::Restart);
             }
             Move::Evict => {
                 self.evictions += 1;
-                self.machine.borrow().set(None);
+                self.server.borrow_mut().set(None);
                 self.follow(Action::Evict);
             }
             Move::Begin(client) => self.begin_change(client),
@@ -252,8 +249,7 @@ impl<'r> Walk<'r> {
             }
             Move::Answer(client) => self.answer(client),
             Move::Lose(client) => {
-                let wire = self.lines.borrow()[self.clients[client as usize].wire].wire.clone();
-                wire.lose();
+                self.wires.borrow()[self.clients[client as usize].wire].lose();
                 self.follow(Action::Lose(client));
                 if let Some(told) = self.resume(client) {
                     self.follow(Action::GiveUp(client));
@@ -266,7 +262,7 @@ impl<'r> Walk<'r> {
                 self.tell(client, told);
             }
             Move::Deliver(connection) => {
-                self.lines.borrow()[connection].wire.deliver();
+                self.wires.borrow()[connection].deliver();
                 self.go_on(connection);
             }
             Move::GoOn(connection) => self.go_on(connection),
@@ -295,10 +291,16 @@ impl<'r> Walk<'r> {
     fn begin_change(&mut self, client: u8) {
         let number = self.state.history().next(client).expect("it has one to make");
         let (_, kind) = self.model.changes[number as usize - 1];
+        let is_held = self.model.next_state(&self.state, Action::Begin(client)).is_none();
+        let end = deadline(self.tick() + PATIENCE);
+        let begins = self.clients[client as usize].is_let(end);
+        assert_eq!(begins, !is_held, "whether the table of changes lets it begin: {:#?}", self.steps);
+        if is_held {
+            return self.count(HELD);
+        }
         self.follow(Action::Begin(client));
         self.told[number as usize] = Phase::Running;
-        let end = deadline(self.state.history().end(number));
-        let mut told = self.clients[client as usize].begin(number, kind, self.of_chunk, end);
+        let mut told = self.clients[client as usize].begin(number, kind);
         if self.clients[client as usize].stopped() == Some(Stop::Connects) {
             told = self.resume(client);
         }
@@ -307,66 +309,29 @@ impl<'r> Walk<'r> {
 
     /// The answer to what a client asked comes to it.
     fn answer(&mut self, client: u8) {
-        let wire = self.lines.borrow()[self.clients[client as usize].wire].wire.clone();
-        wire.bring_answer();
-        let number = self.state.runs(client);
+        self.wires.borrow()[self.clients[client as usize].wire].bring_answer();
         let told = self.resume(client);
-        // The answer to CONNECT is what the model learns the clock from; a change that is answered has ended.
+        // The answer to the greeting is what the model learns the clock from.
         let learns = self.model.next_state(&self.state, Action::Learn(client)).is_some();
+        let sends_text = self.state.is_sent_back(client);
         self.follow(if learns { Action::Learn(client) } else { Action::Answer(client) });
+        if sends_text {
+            self.count(NO_SCRIPT);
+        }
         match told {
             Some(told) => self.tell(client, told),
-            None => assert!(learns && self.state.runs(client) == number, "it does not go on: {:#?}", self.steps),
+            None => assert!(learns || sends_text, "it does not go on: {:#?}", self.steps),
         }
     }
 
-    /// The thread of a connection goes on, and the model with it.
+    /// The server goes on with a connection, and the model with it.
     fn go_on(&mut self, connection: usize) {
-        let before = self.lines.borrow()[connection].at;
-        let greeted = self.lines.borrow()[connection].greeted;
-        let at = self.machine.borrow_mut().go_on(connection, greeted && before.is_none());
-        let number = connection as u8;
-        match (greeted, before, at) {
-            // CONNECT, which may have to wait for what it replaces.
-            (false, _, At::Held) => self.lines.borrow_mut()[connection].at = Some(at),
-            (false, _, At::Rest) => {
-                let mut lines = self.lines.borrow_mut();
-                (lines[connection].at, lines[connection].greeted) = (None, true);
-                drop(lines);
-                self.follow(Action::Greet(number));
-            }
-            (true, None, At::Session) => self.lines.borrow_mut()[connection].at = Some(at),
-            (true, Some(At::Session), At::Table) => {
-                self.lines.borrow_mut()[connection].at = Some(at);
-                self.follow(Action::Read(number));
-            }
-            // It was replaced: it changes nothing any more.
-            (true, None | Some(At::Session), At::Rest) => {
-                assert!(self.state.has_ended(number), "it does nothing: {:#?}", self.steps);
-                self.lines.borrow_mut()[connection].at = None;
-            }
-            (true, Some(At::Table), _) => self.carried_out(connection, at),
-            other => panic!("a thread of the server does {other:?}: {:#?}", self.steps),
+        let step = self.server.borrow_mut().go_on(connection, &self.model, &self.state);
+        match step {
+            Ok(Some(action)) => self.follow(action),
+            Ok(None) => {}
+            Err(wrong) => panic!("{wrong}: {:#?}", self.steps),
         }
-    }
-
-    /// A thread that was about to take the lock of the table has gone on.
-    fn carried_out(&mut self, connection: usize, at: At) {
-        let is_done = at == At::Rest;
-        if self.model.is_to_look(&self.state, connection as u8) {
-            self.follow(Action::Look(connection as u8));
-            assert_eq!(self.state.is_running(connection as u8), !is_done, "what it finds: {:#?}", self.steps);
-            self.lines.borrow_mut()[connection].at = (!is_done).then_some(at);
-            return;
-        }
-        let changed = self.machine.borrow().content() != self.expected(self.state.content());
-        let carried_out = self.lines.borrow()[connection].carried_out;
-        if !carried_out && (is_done || changed) {
-            self.follow(Action::CarryOut(connection as u8));
-        }
-        let mut lines = self.lines.borrow_mut();
-        lines[connection].carried_out = !is_done && (carried_out || changed);
-        lines[connection].at = (!is_done).then_some(at);
     }
 
     /// What lies under the key, where that is what the model has there.
@@ -376,7 +341,7 @@ impl<'r> Walk<'r> {
             0 => self.model.held,
             number => self.model.changes[number as usize - 1].1 != Kind::Delete,
         };
-        is_there.then(|| value(number))
+        is_there.then(|| self.subject.value(number))
     }
 
     fn compare(&self) {
@@ -389,9 +354,9 @@ impl<'r> Walk<'r> {
                 self.steps
             );
         }
-        let (content, expected) = (self.machine.borrow().content(), self.expected(self.state.content()));
+        let (content, expected) = (self.server.borrow().content(), self.expected(self.state.content()));
         assert_eq!(content, expected, "what lies under the key, {:#?}", self.steps);
-        assert_eq!(self.lines.borrow().len(), self.state.connections(), "connections, {:#?}", self.steps);
+        assert_eq!(self.wires.borrow().len(), self.state.connections(), "connections, {:#?}", self.steps);
         assert!(self.state.history().is_not_undone(self.state.content()), "{:#?}", self.steps);
         assert!(self.state.history().refused_is_not_there(self.state.content()), "{:#?}", self.steps);
     }

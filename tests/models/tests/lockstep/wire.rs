@@ -1,13 +1,10 @@
 //! A connection between a component and its server. What one end sends comes to the other when the walk says so.
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use kv_store_sdk::native::Stream;
 use kv_store_sdk::{Error, Result};
-use memkv_server::os::{Peer, Shutdown};
 
 use crate::actors::{Stop, stop};
 use crate::client::Clock;
@@ -58,6 +55,24 @@ impl Wire {
         state.at_server.extend(piece);
     }
 
+    /// At most so many bytes of what came to the server. None: nothing has come; none of them: nothing will.
+    pub fn take(&self, at_most: usize) -> Option<Vec<u8>> {
+        let mut state = self.state();
+        let is_over = state.shut || (state.lost && state.at_server.is_empty() && state.sent.is_empty());
+        (is_over || !state.at_server.is_empty())
+            .then(|| if state.shut { Vec::new() } else { taken(&mut state.at_server, at_most) })
+    }
+
+    /// The server sends something.
+    pub fn answer(&self, bytes: &[u8]) {
+        self.state().answered.extend(bytes);
+    }
+
+    /// The server reads no more.
+    pub fn shut(&self) {
+        self.state().shut = true;
+    }
+
     /// What the server has sent comes to the client.
     pub fn bring_answer(&self) {
         let mut state = self.state();
@@ -104,35 +119,5 @@ impl Stream for Near {
 impl Drop for Near {
     fn drop(&mut self) {
         self.wire.lose();
-    }
-}
-
-/// The server's end.
-pub struct Far(pub Arc<Wire>);
-
-impl Peer for Far {
-    fn read(&self, into: &mut [u8], _: Option<Duration>) -> io::Result<usize> {
-        loop {
-            let mut state = self.0.state();
-            if state.shut || (state.lost && state.at_server.is_empty() && state.sent.is_empty()) {
-                return Ok(0);
-            }
-            if !state.at_server.is_empty() {
-                let bytes = taken(&mut state.at_server, into.len());
-                into[..bytes.len()].copy_from_slice(&bytes);
-                return Ok(bytes.len());
-            }
-            drop(state);
-            stop(Stop::Reads);
-        }
-    }
-
-    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.state().answered.extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn shutdown(&self, how: Shutdown) {
-        self.0.state().shut |= how != Shutdown::Write;
     }
 }

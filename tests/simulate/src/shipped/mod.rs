@@ -6,7 +6,6 @@
 
 mod calendar;
 mod call;
-mod counted;
 mod exchange;
 pub mod files;
 mod maintenance;

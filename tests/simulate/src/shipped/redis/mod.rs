@@ -1,12 +1,9 @@
-//! The redis-server of a history: [`db`] has what it does, and here is when. It carries out one command at a time, whatever connection it
-//! comes on, and while it stands still nobody's.
+//! The redis-server of a history: the crate `redis-server` has what it does, and here is when. It carries out one command at a time,
+//! whatever connection it comes on, and while it stands still nobody's.
 //!
 //! A server that is gone is followed by one that has lost all, or is as old as its replica or its snapshot; it loads first, and its clock
 //! is another one.
 
-mod db;
-mod resp;
-mod script;
 #[cfg(test)]
 mod tests;
 
@@ -14,21 +11,30 @@ use std::sync::{Arc, Weak};
 
 use kv_platform::sync::Mutex;
 use memkv_server::os::Peer;
+use redis_server::db::{Db, Keys, Session};
+use redis_server::{resp, script};
 
-use self::db::{Db, Keys, Session};
 use super::calendar::Calendar;
 use super::net::Far;
 use super::server::{self, Serves, Stage, Value};
 use crate::chance::Dice;
 use crate::names::Stored;
 use crate::plan::Redis as Setup;
+use crate::planted;
 use crate::sim::Sim;
 use crate::threads::{MILLISECOND, Moment};
 use crate::world::{Origin, Request};
 
-pub use self::db::{Policy, Room};
+pub use redis_server::db::{Policy, Room};
 
 pub const PASSWORD: &str = "of the history";
+
+/// Bugs that may be planted, and the script that each is in.
+const LATE: &[(&str, &str)] = &[
+    ("store: a script of redis sets what comes late", "set"),
+    ("store: a script of redis renames what comes late", "rename"),
+    ("store: a script of redis removes what comes late", "delete"),
+];
 
 pub struct Redis {
     sim: Weak<Sim>,
@@ -63,6 +69,7 @@ pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -
     let clock = Calendar::drawn(dice);
     let mut db = Db::new(setup.password.then_some(PASSWORD));
     db.room = setup.room;
+    db.carries_out_late = LATE.iter().find(|(bug, _)| planted::is(bug)).map(|(_, script)| *script);
     Arc::new(Redis::with(Arc::downgrade(sim), Arc::new(keys), clock, db, dice.clone(), 0))
 }
 
@@ -138,7 +145,7 @@ impl Redis {
             db.room = None;
         }
         let before = db.evicted;
-        let mut reply = db.answer(session, &command, micros, dice);
+        let mut reply = db.answer(session, &command, micros, &mut |len| dice.index(len));
         let evicts = db.evicted > before;
         if reply.starts_with(b"-LOADING") {
             sim.world().faulty.insert(origin.operation);
@@ -234,13 +241,13 @@ impl Serves for Redis {
 
     fn evict_one(&self, dice: &mut Dice) {
         let policy = if dice.met(500) { Policy::EvictAny } else { Policy::EvictLeastUsed };
-        self.state.lock().db.evict(policy, dice);
+        self.state.lock().db.evict(policy, &mut |len| dice.index(len));
     }
 
     fn evict_many(&self, per_mille: u64, dice: &mut Dice) {
         let count = self.state.lock().db.keys.len() as u64 * per_mille / 1000;
         for _ in 0..count {
-            self.state.lock().db.evict(Policy::EvictAny, dice);
+            self.state.lock().db.evict(Policy::EvictAny, &mut |len| dice.index(len));
         }
     }
 

@@ -14,10 +14,10 @@ use std::time::Instant;
 use kv_store_sdk::native::system::Level;
 use kv_store_sdk::native::{Host, Opened, Stream, over};
 use kv_store_sdk::{Error, Hashes, Manifest, PutOutcome, Result};
+use redis_server::db::{Db, Policy, Room, Session, Value};
+use redis_server::{resp, script};
 
 use self::real::{Connection, Real};
-use super::db::{Db, Policy, Room, Session, Value};
-use super::{resp, script};
 use crate::chance::Dice;
 
 const AUTHORITY: &str = "store:1";
@@ -132,7 +132,8 @@ impl Pair {
             let script = script::of_text(&command[1]);
             texts.borrow_mut().insert(script.sha1, command[1].clone());
         }
-        let answer = db.borrow_mut().answer(&mut self.session.borrow_mut(), &command, now, &mut dice.borrow_mut());
+        let mut draw = |len| dice.borrow_mut().index(len);
+        let answer = db.borrow_mut().answer(&mut self.session.borrow_mut(), &command, now, &mut draw);
         if command[0] != b"INFO" {
             let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
             let asked = || command.iter().map(|argument| text(argument)).collect::<Vec<_>>().join(" ");

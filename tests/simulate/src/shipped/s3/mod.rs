@@ -1,15 +1,9 @@
-//! The S3 server of a history: [`bucket`] has what it does, and here is when. Each connection has a thread of its own, which may stand still
-//! before a request is carried out and before it is answered. What it has acknowledged it keeps.
+//! The S3 server of a history: the crate `s3-server` has what it does, and here is when. Each connection has a thread of its own, which may
+//! stand still before a request is carried out and before it is answered. What it has acknowledged it keeps.
 //!
 //! A change that has a condition may come however late: it finds another ETag than the one it was made for. Of chunks, and of servers that
 //! honour no conditions, nothing is promised of what comes after the end of its call (`docs/backends.md`), and so here nothing of it comes.
 
-mod bucket;
-mod dates;
-mod listing;
-mod message;
-mod record;
-mod sign;
 #[cfg(test)]
 mod tests;
 
@@ -18,11 +12,12 @@ use std::sync::{Arc, Weak};
 
 use kv_platform::sync::Mutex;
 use memkv_server::os::Peer;
+use s3_server::bucket::Bucket;
+use s3_server::dates;
+use s3_server::message::{self, Request, Response};
+use s3_server::sign::Keys;
 use sha2::{Digest, Sha256};
 
-use self::bucket::Bucket;
-use self::message::{Request, Response};
-use self::sign::Keys;
 use super::calendar::Calendar;
 use super::net::{Far, Odd};
 use super::server::{self, Serves, Stage, Value};
@@ -34,7 +29,7 @@ use crate::sim::Sim;
 use crate::threads::{MILLISECOND, Moment};
 use crate::world::Origin;
 
-pub use self::sign::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
+pub use s3_server::sign::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
 
 const BUCKET: &str = "bucket";
 /// What is before each key.

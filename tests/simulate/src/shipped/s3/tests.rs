@@ -16,12 +16,13 @@ use kv_store_sdk::native::http::{Message, Reply};
 use kv_store_sdk::native::system::Level;
 use kv_store_sdk::native::{Host, Opened, Stream, over};
 use kv_store_sdk::{Error, Eviction, Hashes, Manifest, PutOutcome, Result};
+use s3_server::bucket::Bucket;
+use s3_server::message::{self, Request, Response};
+use s3_server::sign::{self, Keys};
+use s3_server::{dates, listing};
 
 use self::real::{Connection, Real};
-use super::bucket::Bucket;
-use super::message::{self, Request, Response};
-use super::sign::{self, Keys};
-use super::{ACCESS_KEY_ID, BUCKET, SECRET_ACCESS_KEY, listing};
+use super::{ACCESS_KEY_ID, BUCKET, SECRET_ACCESS_KEY};
 use crate::chance::Dice;
 
 const SECOND: u64 = 1_000_000_000;
@@ -183,7 +184,7 @@ fn alike(request: &Request, simulated: &Response, reply: &Reply, now: u64) {
 /// Seconds since 1970, within a month that is known.
 fn http_date(text: &str) -> u64 {
     let near = micros() / 1_000_000;
-    let of = |seconds: u64| super::dates::header(seconds);
+    let of = |seconds: u64| dates::header(seconds);
     (0..7200)
         .find_map(|apart| [near.saturating_sub(apart), near + apart].into_iter().find(|seconds| of(*seconds) == text))
         .unwrap_or_else(|| panic!("{text:?} is no date of today"))
@@ -375,7 +376,7 @@ fn all_that_the_backend_sends_is_answered_as_by_a_real_server() {
 
 /// A request as it goes over the wire, signed.
 fn signed(both: &Both, method: &str, key: &str, query: &str, headers: &[(&str, String)], body: &[u8]) -> Vec<u8> {
-    let stamp = super::dates::stamp(micros() / 1_000_000);
+    let stamp = dates::stamp(micros() / 1_000_000);
     let mut request = Request {
         method: method.to_owned(),
         path: if key.is_empty() { format!("/{BUCKET}") } else { format!("/{BUCKET}/{key}") },

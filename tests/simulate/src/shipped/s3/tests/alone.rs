@@ -7,10 +7,10 @@ use kv_store_sdk::native::http::{Message, Reply};
 use kv_store_sdk::native::system::Level;
 use kv_store_sdk::native::{Host, Opened, Stream, over};
 use kv_store_sdk::{Error, ErrorKind, Hashes, Manifest, PutOutcome, Result};
+use s3_server::bucket::Bucket;
+use s3_server::message;
+use s3_server::sign::Keys;
 
-use super::super::bucket::Bucket;
-use super::super::message;
-use super::super::sign::Keys;
 use super::super::{ACCESS_KEY_ID, BUCKET, SECRET_ACCESS_KEY};
 
 const MILLISECOND: u64 = 1_000_000;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use kv_http_wire::{Body, Chunks, Step, parse_head};
 use kv_store_sdk::native::http::Reply;
 
-use super::super::sign::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
+use super::super::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
 
 /// More than any start takes.
 const PATIENCE: Duration = Duration::from_secs(60);

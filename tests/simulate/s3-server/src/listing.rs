@@ -2,9 +2,9 @@
 
 use roxmltree::Document;
 
-use super::bucket::{Bucket, Object, Upload};
-use super::dates;
-use super::message::{Request, Response, escaped};
+use crate::bucket::{Bucket, Object, Upload};
+use crate::dates;
+use crate::message::{Request, Response, escaped};
 
 pub const SPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 const MOST: usize = 1000;

@@ -63,7 +63,6 @@ pub fn xml(micros: u64) -> String {
 }
 
 /// As requests are signed with.
-#[cfg(test)]
 pub fn stamp(seconds: u64) -> String {
     let Date { year, month, date, second, .. } = Date::of(seconds);
     format!("{year:04}{:02}{date:02}T{}Z", month + 1, time(second).replace(':', ""))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::server::Value;
+use crate::Value;
 
 const MAGIC: &[u8] = b"kvs3man1";
 const MANIFEST: u8 = 1;

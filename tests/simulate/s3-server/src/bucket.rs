@@ -1,20 +1,19 @@
-//! What a bucket of an S3 server has, and what it does with the requests that the shipped backend sends: those and no others. `tests.rs`
-//! compares the answers with those of a real server.
+//! What a bucket of an S3 server has, and what it does with the requests that the shipped backend sends: those and no others.
 //!
 //! A request is one step. Time is what the caller says it is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use counted::Counted;
 use md5::{Digest, Md5};
 
-use super::super::counted::Counted;
-use super::super::server::Value;
-use super::dates;
-use super::listing;
-use super::message::{Request, Response, escaped};
-use super::record;
-use super::sign::crc32c;
+use crate::Value;
+use crate::dates;
+use crate::listing;
+use crate::message::{Request, Response, escaped};
+use crate::record;
+use crate::sign::crc32c;
 
 /// Of one multi-object delete, and of one listing.
 const MOST_KEYS: usize = 1000;

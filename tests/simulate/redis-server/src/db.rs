@@ -1,15 +1,14 @@
-//! What a redis-server has, and what it does with the commands that the shipped backend sends: those and no others. `tests.rs` compares the
-//! answers with those of a real server.
+//! What a redis-server has, and what it does with the commands that the shipped backend sends: those and no others.
 //!
 //! A command is one step, a script too. Time is what the caller says it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::super::counted::Counted;
-use super::resp::{array, bulk, error, integer, nothing, ok};
-use super::script;
-use crate::chance::Dice;
+use counted::Counted;
+
+use crate::resp::{array, bulk, error, integer, nothing, ok};
+use crate::script;
 
 pub const VERSION: &str = "7.0.15";
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
@@ -36,6 +35,9 @@ pub struct Item {
 
 pub type Keys = BTreeMap<Arc<[u8]>, Item>;
 
+/// Draws a number below another one.
+pub type Draw<'a> = &'a mut dyn FnMut(usize) -> usize;
+
 /// What becomes of a command for which there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
@@ -59,6 +61,8 @@ pub struct Db {
     password: Option<&'static str>,
     pub room: Option<Room>,
     pub loads: bool,
+    /// A fault, to see that it is found: the script of this name takes nothing for late.
+    pub carries_out_late: Option<&'static str>,
     /// As found before the running command.
     full: bool,
     /// How many keys were.
@@ -80,18 +84,19 @@ impl Db {
 
     /// One that begins with these keys, as after a restart: it has no scripts.
     pub fn succeed(&self, keys: Keys) -> Self {
-        Db { keys: Counted::of(keys), password: self.password, room: self.room, ..Db::default() }
+        let Db { password, room, carries_out_late, .. } = *self;
+        Db { keys: Counted::of(keys), password, room, carries_out_late, ..Db::default() }
     }
 
-    /// Carry out a command, at a time of the server's clock in microseconds.
-    pub fn answer(&mut self, session: &mut Session, command: &[Vec<u8>], now: u64, dice: &mut Dice) -> Vec<u8> {
+    /// Carry out a command, at a time of the server's clock in microseconds. `draw`: which key is evicted.
+    pub fn answer(&mut self, session: &mut Session, command: &[Vec<u8>], now: u64, draw: Draw) -> Vec<u8> {
         self.pass(now);
         let (name, arguments) = command.split_first().expect("a command has a name");
         let name = std::str::from_utf8(name).expect("a command's name is text");
         if self.password.is_some() && !session.logged_in && name != "AUTH" {
             return error("NOAUTH Authentication required.");
         }
-        self.full = !self.make_room(dice);
+        self.full = !self.make_room(draw);
         if self.full && name == "SET" {
             return error(OUT_OF_MEMORY);
         }
@@ -147,12 +152,12 @@ impl Db {
     }
 
     /// Evict until there is room. False: there is none.
-    fn make_room(&mut self, dice: &mut Dice) -> bool {
+    fn make_room(&mut self, draw: Draw) -> bool {
         let Some(Room { bytes, policy }) = self.room else { return true };
         while self.used() > bytes {
             match policy {
                 Policy::Refuse => return false,
-                _ if !self.evict(policy, dice) => return false,
+                _ if !self.evict(policy, draw) => return false,
                 _ => {}
             }
         }
@@ -160,10 +165,10 @@ impl Db {
     }
 
     /// Evict a key. False: there is none.
-    pub fn evict(&mut self, policy: Policy, dice: &mut Dice) -> bool {
+    pub fn evict(&mut self, policy: Policy, draw: Draw) -> bool {
         let victim = match policy {
             Policy::EvictLeastUsed => self.keys.iter().min_by_key(|(_, item)| item.used).map(|(key, _)| key.clone()),
-            _ => self.keys.keys().nth(dice.index(self.keys.len())).cloned(),
+            _ => self.keys.keys().nth(draw(self.keys.len())).cloned(),
         };
         let evicted = victim.is_some_and(|key| self.remove(&key));
         self.evicted += u64::from(evicted);
