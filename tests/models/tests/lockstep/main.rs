@@ -6,6 +6,7 @@
 
 mod actors;
 mod client;
+mod files;
 mod server;
 mod walk;
 mod wire;

@@ -101,7 +101,7 @@ impl Machine {
                 Some(Stop::Locks(_)) => {}
                 Some(Stop::Waits) => return At::Held,
                 Some(Stop::Reads) => return At::Rest,
-                Some(Stop::Connects) => unreachable!("a server connects to nobody"),
+                Some(Stop::Connects | Stop::Calls) => unreachable!("a server connects to nobody, and has no files"),
                 None => {
                     self.threads[connection] = None;
                     return At::Rest;
