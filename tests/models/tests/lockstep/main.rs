@@ -7,6 +7,7 @@
 mod actors;
 mod client;
 mod files;
+mod mooncake;
 mod server;
 mod walk;
 mod wire;
