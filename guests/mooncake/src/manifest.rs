@@ -19,7 +19,7 @@
 //!
 //! Mooncake removes by key, whatever has come to lie there. So slots are used in turn, and one is used again only after all others: who
 //! removes what it has seen would remove another version only if all the others were published in between, and it looks anew
-//! if [`STALE`] has passed.
+//! if [`STALE`] has passed. The slot of a version that was evicted may be used again sooner; what is removed there by mistake is a miss.
 //!
 //! `tests/models/src/mooncake.rs`: "an acknowledged change is not undone".
 

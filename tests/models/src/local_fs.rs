@@ -8,7 +8,9 @@
 //! A file system that is mounted over a network so that calls fail in time (`soft`) tells a client that a rename failed which the server
 //! may still do: nothing on this side fences that.
 //!
-//! Invariants: [`crate::history`]. Bounds: two changes, one loss of power, 4 ticks.
+//! Invariants: [`crate::history`]. Bounds: two or three changes, one loss of power, one process that is killed, 4 ticks.
+//!
+//! `tests/lockstep/files` walks through the fenced one and through the sources at once.
 
 use stateright::{Model, Property};
 
@@ -20,26 +22,30 @@ const TICKS: u8 = 4;
 
 /// At the clock, before the rename.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Looks {
+pub enum Looks {
     Never,
     WithoutLock,
     UnderLock,
 }
 
-#[derive(Clone, Copy)]
-struct Files {
+#[derive(Clone)]
+pub struct Files {
     /// `durability = "full"`
-    syncs: bool,
+    pub syncs: bool,
     /// The power may fail.
-    power_fails: bool,
+    pub power_fails: bool,
+    /// Processes may be killed, so often.
+    pub kills: u8,
     /// Calls of the file system may fail and be carried out later.
-    soft: bool,
-    looks: Looks,
-    changes: [u8; 2],
+    pub soft: bool,
+    pub looks: Looks,
+    pub ticks: u8,
+    /// Who makes each change, from number 1 on.
+    pub changes: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Step {
+pub enum Step {
     Waiting,
     Written,
     /// It has looked at the clock, and has the lock if there is one.
@@ -52,19 +58,20 @@ enum Step {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct State {
+pub struct State {
     now: u8,
     power_failed: bool,
-    history: History,
+    kills: u8,
+    pub history: History,
     /// What readers see, and what a loss of power leaves.
-    content: Content,
-    on_disk: Content,
-    /// Of changes 1 and 2.
-    steps: [Step; 2],
+    pub content: Content,
+    pub on_disk: Content,
+    /// Of each change, from number 1 on.
+    steps: Vec<Step>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
+pub enum Action {
     Tick,
     Begin(Number),
     Look(Number),
@@ -75,6 +82,14 @@ enum Action {
     GiveUp(Number),
     KernelWritesOut,
     PowerFails,
+    /// The process of a client ends, and the kernel gives its lock back.
+    Kill(u8),
+}
+
+impl State {
+    pub fn step(&self, change: Number) -> Step {
+        self.steps[change as usize - 1]
+    }
 }
 
 impl Model for Files {
@@ -82,25 +97,31 @@ impl Model for Files {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let (history, steps) = (History::new(&self.changes), [Step::Waiting; 2]);
-        vec![State { now: 0, power_failed: false, history, content: Some(0), on_disk: Some(0), steps }]
+        let (history, steps) = (History::new(&self.changes), vec![Step::Waiting; self.changes.len()]);
+        vec![State { now: 0, power_failed: false, kills: 0, history, content: Some(0), on_disk: Some(0), steps }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        if state.now < TICKS {
+        if state.now < self.ticks {
             actions.push(Action::Tick);
         }
         actions.push(Action::KernelWritesOut);
         if self.power_fails && !state.power_failed {
             actions.push(Action::PowerFails);
         }
-        for change in [1, 2] {
-            match state.steps[change as usize - 1] {
+        let is_at_work = |client: u8| {
+            let own = self.changes.iter().zip(&state.steps).filter(|(of, _)| **of == client);
+            own.into_iter().any(|(_, step)| !matches!(step, Step::Waiting | Step::Left | Step::Over))
+        };
+        if state.kills < self.kills {
+            let clients = 0..=self.changes.iter().copied().max().unwrap_or_default();
+            actions.extend(clients.filter(|client| is_at_work(*client)).map(Action::Kill));
+        }
+        for (change, client) in (1..).zip(&self.changes) {
+            match state.step(change) {
                 // A process makes its changes one after the other.
-                Step::Waiting if state.history.next(self.changes[change as usize - 1]) == Some(change) => {
-                    let one_of_two = change == 2 && self.changes[0] == self.changes[1];
-                    let is_free = !one_of_two || matches!(state.steps[0], Step::Left | Step::Over);
-                    actions.extend(is_free.then_some(Action::Begin(change)));
+                Step::Waiting if state.history.next(*client) == Some(change) => {
+                    actions.extend((!is_at_work(*client)).then_some(Action::Begin(change)));
                 }
                 Step::Waiting | Step::Over => {}
                 Step::Written if self.looks != Looks::Never => {
@@ -164,6 +185,12 @@ impl Model for Files {
                 let is_running = |step: &&mut Step| **step != Step::Waiting;
                 state.steps.iter_mut().filter(is_running).for_each(|step| *step = Step::Over);
             }
+            Action::Kill(client) => {
+                state.kills += 1;
+                let own = self.changes.iter().zip(&mut state.steps).filter(|(of, _)| **of == client);
+                let at_work = own.filter(|(_, step)| !matches!(step, Step::Waiting | Step::Left));
+                at_work.for_each(|(_, step)| *step = Step::Over);
+            }
         }
         Some(state)
     }
@@ -179,19 +206,27 @@ impl Model for Files {
     }
 }
 
+/// What is built.
+pub fn fenced(changes: &[u8]) -> Files {
+    let (syncs, power_fails, soft) = (true, true, false);
+    Files { syncs, power_fails, kills: 1, soft, looks: Looks::UnderLock, ticks: TICKS, changes: changes.to_vec() }
+}
+
 pub fn cases() -> Vec<Case> {
-    let full = Files { syncs: true, power_fails: true, soft: false, looks: Looks::Never, changes: [0, 1] };
-    let locks = Files { looks: Looks::UnderLock, ..full };
     let case = |variant, scenario, expects, of: Files| Case::new("local-fs", variant, scenario, expects, of);
-    let own = [0, 0];
-    let broken = Expects::Breaks(NOT_UNDONE);
+    let broken = |variant, scenario, of| case(variant, scenario, Expects::Breaks(NOT_UNDONE), of);
+    let holds = |variant, scenario, of| case(variant, scenario, Expects::Holds, of);
+    let (own, others) = ([0, 0], [0, 1]);
+    let without = |looks, changes| Files { looks, kills: 0, ..fenced(changes) };
+    let alive = |changes| without(Looks::UnderLock, changes);
     vec![
-        case("today", "put, put", Expects::Holds, Files { changes: own, ..full }),
-        case("today", "put, other's put", broken, full),
-        case("clock, no lock", "put, other's put", broken, Files { looks: Looks::WithoutLock, ..full }),
-        case("fenced", "put, other's put", Expects::Holds, locks),
-        case("fenced", "put, put", Expects::Holds, Files { changes: own, ..locks }),
-        case("durability = rename", "put, power fails", broken, Files { syncs: false, ..locks }),
-        case("soft network mount", "put, put", broken, Files { soft: true, changes: own, ..locks }),
+        holds("today", "put, put", without(Looks::Never, &own)),
+        broken("today", "put, other's put", without(Looks::Never, &others)),
+        broken("clock, no lock", "put, other's put", without(Looks::WithoutLock, &others)),
+        holds("fenced", "put, other's put", fenced(&others)),
+        holds("fenced", "put, put", fenced(&own)),
+        holds("fenced", "put, other's put, put", fenced(&[0, 1, 0])),
+        broken("durability = rename", "put, power fails", Files { syncs: false, ..alive(&others) }),
+        broken("soft network mount", "put, put", Files { soft: true, ..alive(&own) }),
     ]
 }

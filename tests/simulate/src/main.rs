@@ -10,7 +10,6 @@
 mod actions;
 mod arguments;
 mod calls;
-mod chance;
 mod engine;
 mod guest;
 mod hashed;
@@ -33,6 +32,7 @@ mod world;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use ::chance;
 use arguments::Arguments;
 use oracle::Violation;
 use plan::{Plan, Which};

@@ -15,6 +15,8 @@ pub enum Stop {
     Connects,
     /// It is about to take a lock of something that has this type.
     Locks(&'static str),
+    /// It is about to make a system call.
+    Calls,
     /// It waits until others have changed something.
     Waits,
 }

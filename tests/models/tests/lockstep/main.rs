@@ -2,13 +2,15 @@
 //! connections and server; the sources do it, and the model must allow what they did, tell each caller the same, and have the same content.
 //!
 //! What the environment does is drawn: time, a clock that falls, restarts, evictions, which frame or answer comes when, which connection is
-//! lost. What a component, the host's table of changes or the server does about it is theirs. The models are `src/memkv.rs`, `src/redis.rs` and
-//! `src/s3.rs`; the sources are in `guests`, and `core/src/backend/changes.rs`. The servers of redis and s3 are those of the simulation, which
-//! are compared with real ones.
+//! lost. What a component, the host's table of changes or the server does about it is theirs. The models are `src/memkv.rs`, `src/redis.rs`,
+//! `src/s3.rs`, `src/local_fs.rs` and `src/mooncake.rs`; the sources are in `guests`, `core/src/backend/changes.rs` and `core/src/directory`. The
+//! servers of redis, s3 and mooncake and the files are those of the simulation; those of redis and s3 are compared with real ones.
 
 mod actors;
 mod client;
+mod files;
 mod memkv;
+mod mooncake;
 mod redis;
 mod s3;
 mod server;
@@ -39,10 +41,15 @@ pub struct Subject {
     pub is_long: bool,
 }
 
+/// What a change puts.
+pub fn value(number: Number) -> Vec<u8> {
+    format!("value {number}").into_bytes()
+}
+
 impl Subject {
-    /// What a change puts.
+    /// What a change of it puts.
     pub fn value(self, number: Number) -> Vec<u8> {
-        let mut value = format!("value {number}").into_bytes();
+        let mut value = value(number);
         if self.is_long {
             value.resize(5_000, b'.');
         }

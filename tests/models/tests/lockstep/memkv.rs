@@ -128,7 +128,7 @@ impl Line {
                 Some(Stop::Locks(_)) => {}
                 Some(Stop::Waits) => return At::Held,
                 Some(Stop::Reads) => return At::Rest,
-                Some(Stop::Connects) => unreachable!("a server connects to nobody"),
+                Some(Stop::Connects | Stop::Calls) => unreachable!("a server connects to nobody, and has no files"),
                 None => {
                     self.thread = None;
                     return At::Rest;

@@ -293,6 +293,16 @@ impl Call {
     }
 }
 
+impl files::Calls for Call {
+    fn until(&self) -> &Until {
+        &self.until
+    }
+
+    fn goes_on(&self) {
+        Call::goes_on(self);
+    }
+}
+
 /// Which connections are those of a server and a session.
 fn kept_for(authority: &str, session: &str) -> String {
     format!("{authority} {session}")

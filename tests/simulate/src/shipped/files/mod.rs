@@ -4,30 +4,23 @@
 
 mod faults;
 mod kernel;
-#[path = "../../../../torture/src/states/pages.rs"]
-mod pages;
 mod records;
 mod said;
-mod share;
-mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use kv_platform::sync::Mutex;
 use kv_store_core::segments::SegmentStore;
 use kv_store_sdk::key::{escape_listed, hex_behind};
-use rustix::fs::OFlags;
+pub use simulated_files::{Calls, Share, told};
+use simulated_files::{Disk, tree};
 
 use self::kernel::Kernel;
 pub use self::records::{OpenStore, Records};
 use self::said::{Known, RecordKey};
-pub use self::share::{Share, told};
-use self::tree::{Node, Tree};
 use crate::chance::Dice;
-use crate::hashed::HashMap;
 use crate::names::{self, Key, Stored};
 use crate::plan::{Backend, Event, Plan};
 use crate::sim::Sim;
@@ -49,17 +42,8 @@ pub struct Files {
     state: Mutex<State>,
 }
 
-/// Who has the lock of a file: through which descriptors, and which processes.
-#[derive(Default)]
-struct Lock {
-    shared: bool,
-    holders: Vec<(RawFd, usize)>,
-}
-
 struct State {
-    tree: Tree,
-    open: HashMap<RawFd, Open>,
-    locks: HashMap<Node, Lock>,
+    disk: Disk,
     dice: Dice,
     /// Until when others have filled the disk.
     full_until: Moment,
@@ -82,15 +66,6 @@ struct State {
     opened: BTreeMap<usize, Weak<SegmentStore>>,
 }
 
-struct Open {
-    node: Node,
-    /// Where the next write goes.
-    end: u64,
-    mode: OFlags,
-    /// A sync through another descriptor has failed, and this one was not told yet.
-    failed: bool,
-}
-
 impl Files {
     /// For the places of a history. None: its backend has no files.
     pub fn of<'a>(plan: &Plan, places: impl Iterator<Item = &'a Stored>) -> Option<Self> {
@@ -110,9 +85,7 @@ impl Files {
             }
         }
         let state = State {
-            tree: Tree::new(),
-            open: HashMap::default(),
-            locks: HashMap::default(),
+            disk: Disk::new(PLACE),
             dice: Dice::of(plan.seed, &[10]),
             full_until: 0,
             spared: None,
@@ -198,13 +171,13 @@ impl State {
     fn lies(&self) -> Vec<Lies> {
         let mut lies = Vec::with_capacity(self.places.len());
         for (directory, names) in &self.paths {
-            let now = self.tree.resolve(tree::ROOT, directory);
-            let certain = self.tree.certain_directory(directory);
+            let now = self.disk.tree.resolve(tree::ROOT, directory);
+            let certain = self.disk.tree.certain_directory(directory);
             lies.extend(names.iter().map(|name| {
-                let there = now.and_then(|directory| self.tree.look(directory, name));
-                let there = there.and_then(|node| self.tree.file(node)).ok();
+                let there = now.and_then(|directory| self.disk.tree.look(directory, name));
+                let there = there.and_then(|node| self.disk.tree.file(node)).ok();
                 // The oldest. What is damaged is as durable as it is.
-                let oldest = certain.and_then(|directory| self.tree.certain_oldest(directory, name));
+                let oldest = certain.and_then(|directory| self.disk.tree.certain_oldest(directory, name));
                 (there.map(|file| (file.bytes(), file.damaged)), oldest)
             }));
         }
@@ -215,7 +188,7 @@ impl State {
 /// Note for the rules what the index log says now, and whether a segment was evicted though there was room for another one.
 fn look_at_records(sim: &Sim, files: &Files, world: &mut World, by: Option<&(Origin, Request)>) -> Vec<Lies> {
     let state = &mut *files.state.lock();
-    let holds = said::holds(&state.tree, &state.record_keys, &mut state.known);
+    let holds = said::holds(&state.disk.tree, &state.record_keys, &mut state.known);
     let most = sim.plan.shape.backend.segments();
     let evicted: Vec<u32> = state.segments.difference(&holds.segments).copied().collect();
     if let Some((origin, _)) = by.filter(|(origin, _)| {
@@ -312,9 +285,9 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
         Event::Rot(key) => {
             let mut state = files.state.lock();
             for place in names::places(sim.plan.shape.lengths, *key) {
-                let Ok(node) = state.tree.resolve(tree::ROOT, &path_of(place)) else { continue };
-                let Ok(bytes) = state.tree.file(node).map(|file| file.bytes()) else { continue };
-                state.tree.spoil(node, dice.spoilt(&bytes));
+                let Ok(node) = state.disk.tree.resolve(tree::ROOT, &path_of(place)) else { continue };
+                let Ok(bytes) = state.disk.tree.file(node).map(|file| file.bytes()) else { continue };
+                state.disk.tree.spoil(node, dice.spoilt(&bytes));
             }
         }
         Event::PowerLoss | Event::Failover(_) => {
@@ -322,19 +295,16 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
             // Mostly new, mostly old, or anything.
             let (bias, rare) = (dice.below(3), dice.within(2, 14));
             let mut state = files.state.lock();
-            state.tree.lose_power(&mut |options| match bias {
+            state.disk.lose_power(&mut |options| match bias {
                 0 if dice.below(rare) > 0 => options - 1,
                 1 if dice.below(rare) > 0 => 0,
                 _ => dice.index(options),
             });
-            state.open.clear();
-            state.locks.clear();
             state.start_machine();
             sim.world().failovers.push(now);
         }
         Event::Kill(process) => {
-            let locks = &mut files.state.lock().locks;
-            locks.values_mut().for_each(|lock| lock.holders.retain(|(_, holder)| holder != process));
+            files.state.lock().disk.ended(*process);
             return false;
         }
         _ => return false,
@@ -358,23 +328,23 @@ fn befall_records(sim: &Sim, files: &Files, event: &Event, dice: &mut Dice) -> b
     };
     if matches!(event, Event::Remove(_)) && dice.met(300) {
         // Somebody clears the directory.
-        let names = state.tree.resolve(tree::ROOT, STORE).and_then(|node| state.tree.list(node));
+        let names = state.disk.tree.resolve(tree::ROOT, STORE).and_then(|node| state.disk.tree.list(node));
         names.unwrap_or_default().iter().for_each(|name| state.unlink(&format!("{STORE}/{name}")));
         return true;
     }
     for place in names::places(sim.plan.shape.lengths, key) {
-        let Some((path, range)) = said::place_of(&state.tree, &record_of(place)) else { continue };
+        let Some((path, range)) = said::place_of(&state.disk.tree, &record_of(place)) else { continue };
         if matches!(event, Event::Remove(_)) {
             state.unlink(&path);
             continue;
         }
-        let Ok(node) = state.tree.resolve(tree::ROOT, &path) else { continue };
-        let Ok(mut bytes) = state.tree.file(node).map(|file| (*file.bytes()).clone()) else { continue };
+        let Ok(node) = state.disk.tree.resolve(tree::ROOT, &path) else { continue };
+        let Ok(mut bytes) = state.disk.tree.file(node).map(|file| (*file.bytes()).clone()) else { continue };
         if let Some(value) = bytes.get_mut(range) {
             let spoilt = dice.spoilt(value);
             value.iter_mut().zip(spoilt.into_iter().chain(std::iter::repeat(0))).for_each(|(to, from)| *to = from);
         }
-        state.tree.spoil(node, bytes);
+        state.disk.tree.spoil(node, bytes);
     }
     true
 }
@@ -383,22 +353,22 @@ impl State {
     /// What was counted in another run of the machine says so: `core` asks the real one which run it is, and that goes on.
     fn start_machine(&mut self) {
         for count in [".kv-usage", ".kv-files"] {
-            let Ok(node) = self.tree.resolve(tree::ROOT, &format!("{STORE}/{count}")) else { continue };
-            let Ok(mut bytes) = self.tree.file(node).map(|file| (*file.bytes()).clone()) else { continue };
+            let Ok(node) = self.disk.tree.resolve(tree::ROOT, &format!("{STORE}/{count}")) else { continue };
+            let Ok(mut bytes) = self.disk.tree.file(node).map(|file| (*file.bytes()).clone()) else { continue };
             if let Some(run) = bytes.get_mut(24..32) {
                 run.fill(1);
-                self.tree.spoil(node, bytes);
+                self.disk.tree.spoil(node, bytes);
             }
         }
     }
 
     fn unlink(&mut self, path: &str) {
-        let found = self.tree.parent(tree::ROOT, path).and_then(|(parent, name)| {
-            self.tree.look(parent, name)?;
+        let found = self.disk.tree.parent(tree::ROOT, path).and_then(|(parent, name)| {
+            self.disk.tree.look(parent, name)?;
             Ok((parent, name.to_owned()))
         });
         if let Ok((parent, name)) = found {
-            let _ = self.tree.enter(parent, &name, None);
+            let _ = self.disk.tree.enter(parent, &name, None);
         }
     }
 
@@ -419,7 +389,7 @@ impl State {
     }
 
     fn clear(&mut self, path: &str) {
-        let names = self.tree.resolve(tree::ROOT, path).and_then(|node| self.tree.list(node));
+        let names = self.disk.tree.resolve(tree::ROOT, path).and_then(|node| self.disk.tree.list(node));
         for name in names.unwrap_or_default() {
             self.clear(&format!("{path}/{name}"));
         }

@@ -13,7 +13,7 @@ use kv_store_sdk::bindings::kv_store::backend::store_types::Hashes;
 use kv_store_sdk::native::records::{Bounds, Entry, Evicted, Page, Recorded, Totals};
 use kv_store_sdk::{CommitOutcome, DeleteOutcome, Presence, PutOutcome, Result};
 
-use super::share::told;
+use super::told;
 use crate::hashed::HashSet;
 use crate::shipped::call::Call;
 

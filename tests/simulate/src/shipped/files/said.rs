@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use simulated_files::tree::{File, ROOT, Tree};
 use twox_hash::{XxHash3_64, XxHash3_128};
 
 use super::STORE;
-use super::tree::{File, ROOT, Tree};
 use crate::hashed::HashMap;
 
 /// The space of a key, and its bytes.

@@ -1,4 +1,4 @@
-//! The Mooncake Store of a history: [`master`] has what its master does and [`node`] what its nodes do, and here is when. Each connection has a
+//! The Mooncake Store of a history: `mooncake-server` has what its master and its nodes do, and here is when. Each connection has a
 //! thread of its own, which may stand still before a request is carried out, in the middle of one about several objects, and before it is
 //! answered.
 //!
@@ -8,22 +8,17 @@
 //! Memory is used again as soon as the master has given it up: who reads or writes late meets another object's bytes. A master that is gone is
 //! followed by one that knows nothing, to which the nodes come back. A node that is gone comes back empty, at the same place or elsewhere.
 
-mod coro;
-mod master;
-mod node;
 mod serve;
 mod shown;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use kv_platform::sync::Mutex;
+use mooncake_server::coro::{self, Answer, Ask, Item};
+use mooncake_server::master::{Master, Segment};
+use mooncake_server::node::Node;
 
-use self::coro::{Answer, Ask, Code, Item};
-use self::master::{Master, Segment};
-use self::node::Node;
 use self::shown::{Places, Seen};
 use super::net::Far;
 use super::server::{self, Serves, Stage, Value};
@@ -76,7 +71,7 @@ enum Change {
 pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -> Arc<dyn Serves> {
     let nodes = (0..setup.nodes).map(|number| Node::new(number, setup.memory)).collect();
     let mut state = State {
-        master: Master::new(setup.lease),
+        master: new_master(setup),
         nodes,
         term: 0,
         seen: Seen::default(),
@@ -89,6 +84,12 @@ pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -
     (0..setup.nodes).for_each(|node| state.mount(node, 0));
     let places = Arc::new(Places::of(places));
     Arc::new(Mooncake { sim: Arc::downgrade(sim), places, setup, term: 0, state: Arc::new(Mutex::new(state)) })
+}
+
+fn new_master(setup: Setup) -> Master {
+    let mut master = Master::new(setup.lease);
+    master.ends_puts_of_others = planted::is("store: a mooncake master ends the puts of others");
+    master
 }
 
 impl State {
@@ -121,23 +122,7 @@ impl State {
 
     /// One object of a request.
     fn carry_out(&mut self, ask: &Ask, at: usize, now: Moment) -> Item {
-        let State { master, dice, .. } = self;
-        let done = |outcome: Result<(), Code>| outcome.map_or_else(Item::Failed, |()| Item::Done);
-        let key = ask.keys()[at].as_str();
-        match ask {
-            Ask::Start { client, lens, replicas, pinned, .. } => {
-                let placed = master.start((*client, key), lens[at], (*replicas, *pinned), now, dice);
-                placed.map_or_else(Item::Failed, Item::Placed)
-            }
-            Ask::End { client, .. } => done(master.end(*client, key)),
-            Ask::Revoke { client, .. } => done(master.revoke(*client, key)),
-            Ask::Locate { .. } => {
-                master.locate(key, now).map_or_else(Item::Failed, |(replicas, lease)| Item::Located(replicas, lease))
-            }
-            Ask::Exist { .. } => Item::Exists(master.exists(key, now)),
-            Ask::Remove { force, .. } => done(master.remove(key, *force, now)),
-            Ask::Ready | Ask::Other => unreachable!("it is about no object"),
-        }
+        self.master.carry_out(ask, at, now, &mut self.dice)
     }
 
     /// In which order objects of a request are looked at: keys are spread over shards, and one that is asked for twice is looked at once and at
@@ -416,7 +401,7 @@ impl Serves for Mooncake {
         let now = sim.threads.moment();
         let mut state = self.state.lock();
         state.term += 1;
-        state.master = Master::new(self.setup.lease);
+        state.master = new_master(self.setup);
         for node in 0..state.nodes.len() {
             if state.nodes[node].lives(now) {
                 state.mount(node, now + dice.below(COMES_WITHIN));

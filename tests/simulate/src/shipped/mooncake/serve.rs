@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use memkv_server::os::Peer;
+use mooncake_server::coro::{self, Answer, Ask, Item};
+use mooncake_server::node::{DONE, Head, READ, REFUSED, WRITE};
 
-use super::coro::{self, Answer, Ask, Item};
-use super::node::{DONE, Head, READ, REFUSED, WRITE};
 use super::shown::keys_of;
 use super::{Change, Mooncake, server};
 use crate::shipped::net::{Far, Odd};

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use mooncake_server::coro::Id;
 use twox_hash::XxHash3_64;
 
 use super::super::server::{Stage, Value};
-use super::coro::Id;
 use crate::hashed::HashMap;
 use crate::names::Stored;
 

@@ -1,7 +1,7 @@
 //! A node: memory that whoever reaches its port reads and writes, and that is used again for other objects (Transfer Engine over TCP, protocol
 //! version 2).
 
-use crate::threads::Moment;
+use crate::Moment;
 
 pub const READ: u8 = 0;
 pub const WRITE: u8 = 1;

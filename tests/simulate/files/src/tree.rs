@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use rustix::io::{Errno, Result};
 
-use super::pages::{self, Pick};
+use crate::pages::{self, Pick};
 
 pub type Node = usize;
 
@@ -97,6 +97,7 @@ fn last_before<T>(values: &[(Order, T)], than: Order) -> usize {
 }
 
 impl Tree {
+    #[allow(clippy::new_without_default, reason = "what is empty is said to be new")]
     pub fn new() -> Self {
         let root = Inode { what: What::Directory(BTreeMap::new()), times: Times::default(), links: 1 };
         Tree { nodes: vec![root], last: 0 }

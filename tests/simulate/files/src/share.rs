@@ -12,11 +12,17 @@ use kv_store_sdk::files::{Entry, EvictOutcome, ReadRequest, Space};
 use kv_store_sdk::native::files::Granted;
 use kv_store_sdk::{Error, ErrorKind, Result};
 
-use crate::shipped::call::Call;
+/// A call of a component.
+pub trait Calls {
+    /// Its time.
+    fn until(&self) -> &Until;
+    /// Its component goes on.
+    fn goes_on(&self);
+}
 
 /// The directory of a call.
-pub struct Share {
-    pub call: Rc<Call>,
+pub struct Share<C> {
+    pub call: Rc<C>,
     pub directory: Arc<Directory>,
 }
 
@@ -39,9 +45,9 @@ fn path(path: &str) -> std::result::Result<RelativePath, OfCore> {
     RelativePath::parse(path.to_owned())
 }
 
-impl Share {
+impl<C: Calls> Share<C> {
     fn until(&self) -> &Until {
-        &self.call.until
+        self.call.until()
     }
 
     fn is_in_time(&self) -> bool {
@@ -62,7 +68,7 @@ impl Share {
     }
 }
 
-impl Granted for Share {
+impl<C: Calls> Granted for Share<C> {
     fn read(&self, wanted: &[ReadRequest]) -> Result<Vec<Result<Option<Vec<u8>>>>> {
         self.call.goes_on();
         let wanted: Vec<_> = wanted

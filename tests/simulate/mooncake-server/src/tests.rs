@@ -1,12 +1,12 @@
 //! The simulated master and node beside what real ones of Mooncake 0.3.13.post1 said: requests as the backend writes them, and each answer
 //! byte for byte, as it was captured from a `mooncake_master` and an `mc_store_rest_server` on one machine.
 
-use super::coro::{self, Answer, Ask};
-use super::master::{Master, Segment};
-use super::node::{DONE, Node, REFUSED};
-use super::{Item, State};
-use crate::chance::Dice;
-use crate::threads::MILLISECOND;
+use chance::Dice;
+
+use crate::MILLISECOND;
+use crate::coro::{self, Answer, Ask, Item};
+use crate::master::{Master, Segment};
+use crate::node::{DONE, Node, REFUSED};
 
 const ENDPOINT: &str = "127.0.0.1:16221";
 const BASE: u64 = 0x7f3c_3e00_0000;
@@ -16,13 +16,10 @@ const B: [u8; 16] = [16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30,
 /// The replica that the real master placed, but for its status.
 const PLACED: &str = "0101010100000000000000000a000000000000000000003e3c7f0000037463700f3132372e302e302e313a3136323231";
 
-fn state() -> State {
+fn master() -> (Master, Dice) {
     let mut master = Master::new(2000 * MILLISECOND);
     master.segments.push(Segment::new(1, 0, ENDPOINT, BASE, 16 << 20, 0));
-    let (seen, carried_out, placed) = Default::default();
-    let dice = Dice::of(1, &[1]);
-    let nodes = vec![Node::new(0, 16 << 20)];
-    State { master, nodes, term: 0, seen, written: 0, segments: 1, carried_out, placed, dice }
+    (master, Dice::of(1, &[1]))
 }
 
 fn keys(keys: &[&str]) -> Vec<String> {
@@ -63,9 +60,10 @@ fn a_master_answers_as_a_real_one_did() {
         (start(A, "n/z", 0), "0100a8fdffff".to_owned()),
         (start(A, "n/b", 1 << 30), "010038ffffff".to_owned()),
     ];
-    let mut state = state();
+    let (mut master, mut dice) = master();
     for (ask, said) in exchanges {
-        let items: Vec<Item> = (0..ask.keys().len()).map(|at| state.carry_out(&ask, at, MILLISECOND)).collect();
+        let items: Vec<Item> =
+            (0..ask.keys().len()).map(|at| master.carry_out(&ask, at, MILLISECOND, &mut dice)).collect();
         let frame = Answer::Items(items).bytes(&ask, 1);
         let body = &frame[16..];
         let len = u32::from_le_bytes(frame[8..12].try_into().unwrap()) as usize;
@@ -77,13 +75,13 @@ fn a_master_answers_as_a_real_one_did() {
 
 #[test]
 fn memory_that_was_given_back_is_used_next_as_by_a_real_master() {
-    let mut state = state();
+    let (mut master, mut dice) = master();
     let start = |key: &str| Ask::Start { client: A, keys: keys(&[key]), lens: vec![100], replicas: 2, pinned: false };
-    let Item::Placed(first) = state.carry_out(&start("n/b"), 0, 1) else { panic!("there is room") };
+    let Item::Placed(first) = master.carry_out(&start("n/b"), 0, 1, &mut dice) else { panic!("there is room") };
     // Of two replicas one has a node.
     assert_eq!((first.len(), first[0].address), (1, BASE));
-    assert_eq!(state.carry_out(&Ask::Revoke { client: A, keys: keys(&["n/b"]) }, 0, 2), Item::Done);
-    let Item::Placed(next) = state.carry_out(&start("n/b2"), 0, 3) else { panic!("there is room") };
+    assert_eq!(master.carry_out(&Ask::Revoke { client: A, keys: keys(&["n/b"]) }, 0, 2, &mut dice), Item::Done);
+    let Item::Placed(next) = master.carry_out(&start("n/b2"), 0, 3, &mut dice) else { panic!("there is room") };
     assert_eq!(next[0].address, BASE);
 }
 
