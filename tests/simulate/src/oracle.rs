@@ -101,6 +101,8 @@ pub struct Oracle {
     pub seen: HashMap<(usize, Key), Vec<Seen>>,
     /// The order in which manifests were published.
     pub order: HashMap<(Key, Version), u64>,
+    /// Versions of manifests that were carried out unseen, beside a greater one that went.
+    pub appeared: HashSet<(Key, Version)>,
     /// By which operations.
     pub prefetched: HashMap<(Ledger, Key), Vec<u32>>,
     /// Puts of a chunk by a process: from when to when.
@@ -128,6 +130,7 @@ impl Oracle {
             touched: BTreeSet::new(),
             seen: HashMap::default(),
             order: HashMap::default(),
+            appeared: HashSet::default(),
             prefetched: HashMap::default(),
             puts: HashMap::default(),
             numbered: 0,
@@ -189,6 +192,7 @@ impl Oracle {
         if key.kind == Kind::Manifest && !self.order.contains_key(&(key, version)) {
             self.numbered += 1;
             self.order.insert((key, version), self.numbered);
+            self.appeared.insert((key, version));
         }
     }
 

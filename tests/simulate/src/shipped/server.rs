@@ -18,7 +18,7 @@ use crate::names::Stored;
 use crate::plan::{Backend, Event, Plan};
 use crate::sim::Sim;
 use crate::threads::{MICROSECOND, MILLISECOND, Moment, Task};
-use crate::world::{Origin, Request};
+use crate::world::{Origin, Removal, Request};
 
 pub const AUTHORITY: &str = "store:1";
 /// Threads of servers work for nobody's process.
@@ -439,8 +439,13 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
         Event::EvictMany(per_mille) => server.evict_many(*per_mille, dice),
         Event::Remove(key) => {
             let places = crate::names::places(sim.plan.shape.lengths, *key);
-            let places = places.iter().filter_map(|place| running.places.binary_search(place).ok());
-            places.for_each(|place| server.remove(place));
+            let at = places.iter().filter_map(|place| running.places.binary_search(place).ok());
+            at.for_each(|place| server.remove(place));
+            if matches!(sim.plan.shape.backend, Backend::S3(_)) {
+                // A tombstone, which nobody sees, is removed as well.
+                let mut world = sim.world();
+                places.iter().for_each(|place| world.slot_mut(place).removals.push(Removal { at: now, by: None }));
+            }
         }
         Event::Rot(key) if server.may_rot() => {
             for place in crate::names::places(sim.plan.shape.lengths, *key) {

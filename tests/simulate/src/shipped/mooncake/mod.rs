@@ -192,9 +192,15 @@ impl Mooncake {
                 true => Item::Failed(coro::INTERNAL),
                 false => self.state.lock().carry_out(ask, at, now),
             };
-            if let Item::Placed(replicas) = &items[at] {
-                let lie = replicas.iter().map(|replica| (replica.address, replica.size)).collect();
-                self.state.lock().placed.insert((origin.call, key.clone()), lie);
+            match (&items[at], ask) {
+                (Item::Placed(replicas), _) => {
+                    let lie = replicas.iter().map(|replica| (replica.address, replica.size)).collect();
+                    self.state.lock().placed.insert((origin.call, key.clone()), lie);
+                }
+                (_, Ask::Revoke { .. }) => {
+                    self.state.lock().placed.remove(&(origin.call, key.clone()));
+                }
+                _ => {}
             }
         }
         Some(Answer::Items(items))
