@@ -201,7 +201,7 @@ impl SegmentStore {
 
     /// Evict a segment if there are as many as there may be, so that the next one can be taken. What was used of late is copied out of it.
     fn make_room(&self, until: &Until) -> Result<(), Error> {
-        let (victim, file, places, segment_bytes) = {
+        let (victim, file, places, (segment_bytes, log)) = {
             let (_locked, known) = self.locked(until)?;
             if known.index.segments().count() < self.most(&known) {
                 return Ok(());
@@ -213,7 +213,7 @@ impl SegmentStore {
             {
                 return Ok(());
             }
-            (victim, file, known.index.used_in(victim), known.header.segment_bytes)
+            (victim, file, known.index.used_in(victim), (known.header.segment_bytes, known.logs))
         };
         let mut copies = Vec::new();
         if let Some(file) = &file {
@@ -240,6 +240,10 @@ impl SegmentStore {
         }
         {
             let (mut locked, mut known) = self.locked(until)?;
+            if known.logs != log {
+                // Its number may be another file's.
+                return Err(given_up());
+            }
             let key = |copy: &CopiedRecord| known.index.find(Key { space: copy.space, bytes: &copy.key });
             let still = copies.iter().filter(|copy| key(copy) == Some(copy.from));
             let mut entries: Vec<LogEntry> = still.map(|copy| copy.entry.clone()).collect();

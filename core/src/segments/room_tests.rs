@@ -143,6 +143,41 @@ fn who_needs_room_does_not_wait_for_what_another_one_copies() {
     assert_eq!(files(folder.path()), 1 + 3, "the log and as many segments as may be");
 }
 
+/// Somebody removes the store while what is used is copied out of a segment, and another process begins it anew.
+#[test]
+fn a_segment_of_another_log_is_not_evicted_for_its_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = SegmentSettings { max_bytes: Some(3 << 20), ..SETTINGS };
+    let store = open_with(folder.path(), false, &settings).unwrap();
+    for n in 0..34_u32 {
+        put(&store, &n.to_le_bytes(), &value(60_000 + n), false);
+    }
+    // Used, and then damaged: it is read, and not copied.
+    assert!(get(&store, &3_u32.to_le_bytes()).is_some());
+    let place = store.find(key(&3_u32.to_le_bytes())).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(folder.path().join(name_of(place.segment))).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"damaged", place.offset() + 1000).unwrap();
+    let begun = Arc::new(AtomicBool::new(false));
+    let (begins, path) = (begun.clone(), folder.path().to_owned());
+    faults::before_reads(move |at| {
+        if at > 100_000 && !begins.swap(true, SeqCst) {
+            let path = path.clone();
+            let anew = move || {
+                std::fs::read_dir(&path)
+                    .unwrap()
+                    .for_each(|entry| std::fs::remove_file(entry.unwrap().path()).unwrap());
+                let store = open_with(&path, false, &settings).unwrap();
+                put(&store, b"anew", b"x", false);
+            };
+            thread::spawn(anew).join().unwrap();
+        }
+    });
+    let _ = store.put(&[(key(b"next"), &[&value(60_000)])], false, &until());
+    faults::none();
+    assert!(begun.load(SeqCst), "nothing was copied");
+    assert!(get(&open_with(folder.path(), false, &settings).unwrap(), b"anew").is_some());
+}
+
 #[test]
 fn a_log_that_says_little_any_more_is_written_anew() {
     let folder = tempfile::tempdir().unwrap();
