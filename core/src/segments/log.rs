@@ -49,6 +49,8 @@ pub struct Log {
 /// How far the log was read.
 struct LogPosition {
     file: Option<Arc<File>>,
+    /// Who follows was told to begin with this file, or with none: not where another one could not be opened, or was not yet.
+    begun: bool,
     inode: u64,
     to: u64,
     behind: Behind,
@@ -81,7 +83,14 @@ impl Log {
             folder,
             clock: clock.clone(),
             appending: OneAtATime::new(clock),
-            read: Mutex::new(LogPosition { file: None, inode: 0, to: 0, behind: Behind::default(), named: false }),
+            read: Mutex::new(LogPosition {
+                file: None,
+                begun: true,
+                inode: 0,
+                to: 0,
+                behind: Behind::default(),
+                named: false,
+            }),
             seen_inode: AtomicU64::new(0),
             seen: AtomicU64::new(u64::MAX),
         }
@@ -159,7 +168,7 @@ impl Tail<'_> {
     /// The same, a piece of the log at a time.
     pub fn follow_by(&mut self, by: &mut dyn FnMut(Step<'_>), until: &Until) -> Result<(), Error> {
         let found = self.log.look()?;
-        if found.map(|(inode, _)| inode) != self.read.file.as_ref().map(|_| self.read.inode) {
+        if !self.read.begun || found.map(|(inode, _)| inode) != self.read.file.as_ref().map(|_| self.read.inode) {
             self.begin(by)?;
         }
         let LogPosition { file, to, behind, .. } = &mut *self.read;
@@ -177,9 +186,14 @@ impl Tail<'_> {
         Ok(())
     }
 
-    fn begin(&mut self, by: &mut dyn FnMut(Step<'_>)) -> Result<(), Error> {
+    /// What was read is another log's: begin anew.
+    fn leave(&mut self) {
         self.log.seen.store(u64::MAX, SeqCst);
-        self.read.file = None;
+        (self.read.file, self.read.begun) = (None, false);
+    }
+
+    fn begin(&mut self, by: &mut dyn FnMut(Step<'_>)) -> Result<(), Error> {
+        self.leave();
         let folder = &self.log.folder;
         let opened = match folder.read_only {
             true => folder.at(NAME, OFlags::RDONLY)?,
@@ -189,6 +203,7 @@ impl Tail<'_> {
             }
         };
         let Some(file) = opened else {
+            self.read.begun = true;
             by(Step::Begin(None));
             return Ok(());
         };
@@ -196,8 +211,8 @@ impl Tail<'_> {
         let known = read_exact_at(&file, &mut header, 0).ok().and_then(|()| Header::read(&header));
         let (header, behind) = known.ok_or_else(foreign)?;
         let inode = fs::fstat(&file).map_err(|errno| Error::from(errno).context("the index log"))?.st_ino;
-        *self.read =
-            LogPosition { file: Some(Arc::new(file)), inode, to: LOG_HEADER_BYTES as u64, behind, named: false };
+        let to = LOG_HEADER_BYTES as u64;
+        *self.read = LogPosition { file: Some(Arc::new(file)), begun: true, inode, to, behind, named: false };
         self.log.seen_inode.store(inode, SeqCst);
         by(Step::Begin(Some(&header)));
         Ok(())
@@ -357,7 +372,7 @@ impl Locked<'_> {
         })?;
         last.iter().try_for_each(|entry| anew.push(entry.clone()))?;
         anew.finish()?;
-        self.tail.read.file = None;
+        self.tail.leave();
         Ok(())
     }
 }

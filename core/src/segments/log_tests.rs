@@ -203,3 +203,29 @@ fn who_waits_for_the_lock_waits_no_longer_than_the_call() {
     drop(locked);
     assert!(other.lock(&until()).is_ok());
 }
+
+/// Nothing of the former log stays where there is none any more, in whichever order that comes about.
+#[test]
+fn a_log_that_is_gone_before_it_could_be_followed_says_nothing() {
+    let tempdir = tempfile::tempdir().unwrap();
+    let path = tempdir.path().join(NAME);
+    let log = open(&tempdir);
+    let mut heard = Heard::default();
+    lock(&log, &mut heard).append(&[deleted(1)], &mut heard).unwrap();
+
+    // Somebody clears the directory after it was written anew.
+    lock(&log, &mut heard).compact(&HEADER, (&[], &[deleted(2)]), |_| true).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    follow(&log, &mut heard).unwrap();
+    assert_eq!((heard.begun, heard.header, &heard.entries[..]), (2, None, &[][..]));
+
+    // And while what is there cannot be opened as a log.
+    log.lock(&until()).unwrap().make(&HEADER).unwrap();
+    lock(&log, &mut heard).append(&[deleted(3)], &mut heard).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    follow(&log, &mut heard).unwrap_err();
+    std::fs::remove_dir(&path).unwrap();
+    follow(&log, &mut heard).unwrap();
+    assert_eq!((heard.begun, heard.header, &heard.entries[..]), (4, None, &[][..]));
+}
