@@ -177,6 +177,11 @@ impl Index {
         self.old = false;
     }
 
+    /// Whether it is.
+    pub fn is_followed(&self) -> bool {
+        !self.old
+    }
+
     /// Whether what was put at a place is still something.
     fn holds(&self, place: &Place) -> bool {
         self.segments.get(&place.segment).is_some_and(|segment| segment.bad_from.is_none_or(|from| place.unit < from))

@@ -197,6 +197,13 @@ impl SegmentStore {
         self.log.tail().follow(&mut *self.learning(), until)
     }
 
+    /// The log of which all is known, or that is read beside the calls. What is not found is not there if this is the same before and after:
+    /// another thread may have begun with a log that was written anew, and have met an error.
+    pub fn followed(&self) -> Option<u64> {
+        let known = self.known();
+        (known.index.is_followed() || self.replaying.load(SeqCst)).then_some(known.logs)
+    }
+
     /// Bytes of the log that are still to be followed.
     pub fn behind(&self) -> u64 {
         self.log.left()
@@ -258,8 +265,15 @@ impl SegmentStore {
 
     /// The lengths of the values that there are.
     pub fn exists(&self, keys: &[Key<'_>], until: &Until) -> Result<Vec<Option<u32>>, Error> {
-        self.follow(until)?;
-        Ok(keys.iter().map(|key| self.find_sure(*key).map(|place| place.len)).collect())
+        loop {
+            self.follow(until)?;
+            let log = self.followed();
+            let lens: Vec<_> = keys.iter().map(|key| self.find_sure(*key).map(|place| place.len)).collect();
+            if lens.iter().all(Option::is_some) || (log.is_some() && self.followed() == log) {
+                return Ok(lens);
+            }
+            until.check()?;
+        }
     }
 
     /// [`SegmentStore::find`] for somebody who goes by it without reading the value: one that a power loss may have taken is read first.

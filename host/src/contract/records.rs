@@ -122,10 +122,12 @@ impl State {
         let until = self.until.clone();
         while !left.is_empty() {
             let mut there = Vec::with_capacity(left.len());
-            for (at, record, tried) in left.drain(..) {
+            let log = store.followed();
+            for (at, record, tried) in std::mem::take(&mut left) {
                 // It may have been evicted since the log was read, or lie elsewhere; at the same place it is damaged.
                 match store.find(record.key) {
                     Some(place) if tried != Some(place) => there.push((at, record, place)),
+                    None if log.is_none() || store.followed() != log => left.push((at, record, None)),
                     place => {
                         place.iter().for_each(|place| store.note_damage(record.key, place));
                         set(&mut outcomes, at, Ok(None));

@@ -53,10 +53,11 @@ impl Records {
         let mut left: Vec<(usize, Key<'_>, Option<Place>)> =
             keys.iter().enumerate().map(|(at, key)| (at, *key, None)).collect();
         while !left.is_empty() {
-            let mut there = Vec::new();
-            for (at, key, tried) in left.drain(..) {
+            let (mut there, log) = (Vec::new(), store.followed());
+            for (at, key, tried) in std::mem::take(&mut left) {
                 match store.find(key) {
                     Some(place) if tried != Some(place) => there.push((at, key, place)),
+                    None if log.is_none() || store.followed() != log => left.push((at, key, None)),
                     place => {
                         place.iter().for_each(|place| store.note_damage(key, place));
                         outcomes[at] = Some(Ok(None));
