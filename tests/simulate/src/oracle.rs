@@ -116,6 +116,8 @@ pub struct Oracle {
     pub doubts: HashMap<(u32, Key), u32>,
     /// When a process last found a chunk damaged, and what lay there was so all the time.
     pub damaged: HashMap<(usize, Key), Moment>,
+    /// When a process last forgot what it had found damaged.
+    forgotten: HashMap<usize, Moment>,
 }
 
 impl Oracle {
@@ -138,6 +140,7 @@ impl Oracle {
             submitted: HashMap::default(),
             doubts: HashMap::default(),
             damaged: HashMap::default(),
+            forgotten: HashMap::default(),
         }
     }
 
@@ -297,6 +300,19 @@ impl Oracle {
             );
             self.violated("not-waited-for", text, now);
         }
+    }
+
+    /// A read found a chunk damaged. What is told of it may come long after.
+    pub fn found_damaged(&mut self, op: &Operation, key: Key, now: Moment) {
+        if self.forgotten.get(&op.process).is_none_or(|at| *at < op.start) {
+            self.damaged.insert((op.process, key), now);
+        }
+    }
+
+    /// A process has opened its store anew: what was found damaged is remembered as long as one is open.
+    pub fn forgets_damage(&mut self, process: usize, now: Moment) {
+        self.damaged.retain(|(by, _), _| *by != process);
+        self.forgotten.insert(process, now);
     }
 
     /// A chunk that a process found damaged is stored again.

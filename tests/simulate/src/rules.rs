@@ -163,7 +163,7 @@ impl World {
             |slot: &Slot| slot.visible_since() < op.start && slot.visible.as_ref().is_some_and(|entry| !entry.sound);
         let all = self.is_there(key) && self.lying(key).all(|slot| slot.visible.is_none() || rotten(slot));
         if all && !self.faulty.contains(&op.number) {
-            self.oracle.damaged.insert((op.process, key), now);
+            self.oracle.found_damaged(op, key, now);
         }
     }
 

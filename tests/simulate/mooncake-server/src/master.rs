@@ -255,7 +255,7 @@ impl Master {
         Ok(())
     }
 
-    /// What comes about by itself until now. Whether objects have gone.
+    /// What comes about by itself until now. Whether objects have gone, or some of their replicas.
     pub fn passes(&mut self, now: Moment, dice: &mut Dice) -> bool {
         let before = self.objects.len();
         let gone: Vec<u64> = self
@@ -282,7 +282,7 @@ impl Master {
             let count = self.objects.len().div_ceil(EVICTED_OF);
             (0..count).for_each(|_| drop(self.evict(at, None)));
         }
-        self.objects.len() < before
+        !gone.is_empty() || self.objects.len() < before
     }
 
     fn begin_to_evict(&mut self, now: Moment, dice: &mut Dice) {

@@ -65,8 +65,6 @@ pub struct Db {
     pub carries_out_late: Option<&'static str>,
     /// As found before the running command.
     full: bool,
-    /// How many keys were.
-    pub evicted: u64,
     /// Microseconds of its clock, of the running command.
     pub now: u64,
 }
@@ -88,15 +86,35 @@ impl Db {
         Db { keys: Counted::of(keys), password, room, carries_out_late, ..Db::default() }
     }
 
-    /// Carry out a command, at a time of the server's clock in microseconds. `draw`: which key is evicted.
-    pub fn answer(&mut self, session: &mut Session, command: &[Vec<u8>], now: u64, draw: Draw) -> Vec<u8> {
+    /// What a server does before it carries out a command: evict until there is room, unless it refuses this connection. `draw`: which
+    /// key. True: something was evicted.
+    pub fn make_room(&mut self, session: &Session, command: &[Vec<u8>], draw: Draw) -> bool {
+        let mut evicts = false;
+        if self.admits(session, &command[0]) {
+            while self.is_full() && self.room.is_some_and(|room| self.evict(room.policy, draw)) {
+                evicts = true;
+            }
+        }
+        evicts
+    }
+
+    fn admits(&self, session: &Session, name: &[u8]) -> bool {
+        self.password.is_none() || session.logged_in || name == b"AUTH"
+    }
+
+    fn is_full(&self) -> bool {
+        self.room.is_some_and(|room| self.used() > room.bytes)
+    }
+
+    /// Carry out a command, at a time of the server's clock in microseconds.
+    pub fn answer(&mut self, session: &mut Session, command: &[Vec<u8>], now: u64) -> Vec<u8> {
         self.pass(now);
         let (name, arguments) = command.split_first().expect("a command has a name");
-        let name = std::str::from_utf8(name).expect("a command's name is text");
-        if self.password.is_some() && !session.logged_in && name != "AUTH" {
+        if !self.admits(session, name) {
             return error("NOAUTH Authentication required.");
         }
-        self.full = !self.make_room(draw);
+        let name = std::str::from_utf8(name).expect("a command's name is text");
+        self.full = self.is_full();
         if self.full && name == "SET" {
             return error(OUT_OF_MEMORY);
         }
@@ -151,28 +169,14 @@ impl Db {
         self.keys.iter().map(|(key, item)| key.len() + len(&item.value) + OVERHEAD).sum()
     }
 
-    /// Evict until there is room. False: there is none.
-    fn make_room(&mut self, draw: Draw) -> bool {
-        let Some(Room { bytes, policy }) = self.room else { return true };
-        while self.used() > bytes {
-            match policy {
-                Policy::Refuse => return false,
-                _ if !self.evict(policy, draw) => return false,
-                _ => {}
-            }
-        }
-        true
-    }
-
-    /// Evict a key. False: there is none.
+    /// Evict a key. False: there is none, or none may be.
     pub fn evict(&mut self, policy: Policy, draw: Draw) -> bool {
         let victim = match policy {
+            Policy::Refuse => None,
             Policy::EvictLeastUsed => self.keys.iter().min_by_key(|(_, item)| item.used).map(|(key, _)| key.clone()),
-            _ => self.keys.keys().nth(draw(self.keys.len())).cloned(),
+            Policy::EvictAny => self.keys.keys().nth(draw(self.keys.len())).cloned(),
         };
-        let evicted = victim.is_some_and(|key| self.remove(&key));
-        self.evicted += u64::from(evicted);
-        evicted
+        victim.is_some_and(|key| self.remove(&key))
     }
 
     fn log_in(&self, session: &mut Session, given: &[u8]) -> Vec<u8> {

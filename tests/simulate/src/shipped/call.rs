@@ -19,11 +19,11 @@ use super::files::OpenStore;
 use super::net::{self, Near, Wire};
 use super::{Instances, files, memkv, redis, s3, server};
 use crate::calls::Fate;
-use crate::chance::Dice;
 use crate::plan::{Backend, Redis, S3};
 use crate::sim::Sim;
 use crate::threads::{MICROSECOND, MILLISECOND, Moment};
 use crate::world::{Origin, Request};
+use chance::Dice;
 
 /// Unwinds a backend that traps, or whose process ends.
 pub struct Trap;
@@ -356,8 +356,8 @@ impl Host for Call {
         if let Some(files) = &self.sim.files
             && files.is_opened_anew(self.origin.process, &store)
         {
-            // What was found damaged is remembered as long as a store is open.
-            self.sim.world().oracle.damaged.retain(|(process, _), _| *process != self.origin.process);
+            let now = self.sim.threads.moment();
+            self.sim.world().oracle.forgets_damage(self.origin.process, now);
         }
         Ok(Rc::new(OpenStore { store, directory }))
     }

@@ -20,12 +20,12 @@ use simulated_files::{Disk, tree};
 use self::kernel::Kernel;
 pub use self::records::{OpenStore, Records};
 use self::said::{Known, RecordKey};
-use crate::chance::Dice;
 use crate::names::{self, Key, Stored};
 use crate::plan::{Backend, Event, Plan};
 use crate::sim::Sim;
 use crate::threads::Moment;
-use crate::world::{Entry, Origin, Request, World};
+use crate::world::{Entry, Origin, Removal, Request, World};
+use chance::Dice;
 
 /// Where the file system is mounted.
 const PLACE: &str = "/simulated";
@@ -330,6 +330,9 @@ fn befall_records(sim: &Sim, files: &Files, event: &Event, dice: &mut Dice) -> b
         // Somebody clears the directory.
         let names = state.disk.tree.resolve(tree::ROOT, STORE).and_then(|node| state.disk.tree.list(node));
         names.unwrap_or_default().iter().for_each(|name| state.unlink(&format!("{STORE}/{name}")));
+        // What somebody is about to say in the log is gone with it.
+        let (mut world, at) = (sim.world(), sim.threads.moment());
+        state.places.iter().for_each(|place| world.slot_mut(place).removals.push(Removal { at, by: None }));
         return true;
     }
     for place in names::places(sim.plan.shape.lengths, key) {

@@ -22,13 +22,13 @@ use mooncake_server::node::Node;
 use self::shown::{Places, Seen};
 use super::net::Far;
 use super::server::{self, Serves, Stage, Value};
-use crate::chance::Dice;
 use crate::names::Stored;
 use crate::plan::Mooncake as Setup;
 use crate::planted;
 use crate::sim::Sim;
 use crate::threads::{MILLISECOND, Moment};
 use crate::world::Origin;
+use chance::Dice;
 
 /// How long nodes take to come to a master that does not know them.
 const COMES_WITHIN: Moment = 1500 * MILLISECOND;
@@ -110,7 +110,7 @@ impl State {
         }
         seen.retain(|key| master.objects.get(key).is_some_and(|object| object.complete));
         for (key, object) in master.objects.iter().filter(|(_, object)| object.complete) {
-            seen.note(key, object.client, *written, || {
+            seen.note(key, object.client, (*written, object.replicas.len()), || {
                 object.replicas.iter().find_map(|replica| {
                     let living = nodes.iter().filter(|node| node.lives(now));
                     living.filter_map(|node| node.read(replica.address, object.size)).next()

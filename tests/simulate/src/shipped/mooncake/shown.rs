@@ -57,12 +57,15 @@ pub fn keys_of(place: &[u8]) -> Vec<String> {
 /// Generation and random number: the greatest is the manifest.
 type Order = (u64, u64);
 
+/// A count of what was written, and how many replicas the object had: while both are the same, so is what it shows.
+type Looked = (u64, usize);
+
 /// What an object shows.
 struct Shown {
     of: Id,
     raw: Vec<u8>,
-    /// When it was last compared: a count of what was written.
-    written: u64,
+    /// When it was last compared.
+    looked: Looked,
     /// None: it is no version of a manifest.
     what: Option<(Order, Value)>,
 }
@@ -76,19 +79,19 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Note what an object has. `bytes`: None: nobody can read it now. `written`: while it is the same, nothing was written.
-    pub fn note(&mut self, key: &str, of: Id, written: u64, bytes: impl FnOnce() -> Option<Vec<u8>>) {
+    /// Note what an object has. `bytes`: None: nobody can read it now.
+    pub fn note(&mut self, key: &str, of: Id, looked: Looked, bytes: impl FnOnce() -> Option<Vec<u8>>) {
         let known = self.by_key.get_mut(key).filter(|known| known.of == of);
-        if known.as_ref().is_some_and(|known| known.written == written) {
+        if known.as_ref().is_some_and(|known| known.looked == looked) {
             return;
         }
         // What its node lost before anybody looked is listed, and counts as damaged.
         let Some(raw) = bytes().or_else(|| known.is_none().then(Vec::new)) else { return };
         match known {
-            Some(known) if known.raw == raw => known.written = written,
+            Some(known) if known.raw == raw => known.looked = looked,
             _ => {
                 let what = if is_chunk(key) { chunk(&raw) } else { version(key, &raw) };
-                self.by_key.insert(key.to_owned(), Shown { of, raw, written, what });
+                self.by_key.insert(key.to_owned(), Shown { of, raw, looked, what });
             }
         }
     }

@@ -17,13 +17,13 @@ use redis_server::{resp, script};
 use super::calendar::Calendar;
 use super::net::Far;
 use super::server::{self, Serves, Stage, Value};
-use crate::chance::Dice;
 use crate::names::Stored;
 use crate::plan::Redis as Setup;
 use crate::planted;
 use crate::sim::Sim;
 use crate::threads::{MILLISECOND, Moment};
 use crate::world::{Origin, Request};
+use chance::Dice;
 
 pub use redis_server::db::{Policy, Room};
 
@@ -144,9 +144,15 @@ impl Redis {
             // The operator has given it more.
             db.room = None;
         }
-        let before = db.evicted;
-        let mut reply = db.answer(session, &command, micros, &mut |len| dice.index(len));
-        let evicts = db.evicted > before;
+        let evicts = db.make_room(session, &command, &mut |len| dice.index(len));
+        drop(state);
+        if evicts {
+            // No command asked for that, not even a removal.
+            server::changed_by_itself(sim);
+        }
+        let mut state = self.state.lock();
+        let State { db, dice, .. } = &mut *state;
+        let mut reply = db.answer(session, &command, micros);
         if reply.starts_with(b"-LOADING") {
             sim.world().faulty.insert(origin.operation);
         }
@@ -164,10 +170,6 @@ impl Redis {
             format!("  redis carries out {} for {}: {}", shown(&command), origin.operation, shown_reply(&reply))
         });
         server::settled(sim);
-        if evicts {
-            // A question has it done too.
-            server::changed_by_itself(sim);
-        }
         reply
     }
 

@@ -18,7 +18,7 @@ use redis_server::db::{Db, Policy, Room, Session, Value};
 use redis_server::{resp, script};
 
 use self::real::{Connection, Real};
-use crate::chance::Dice;
+use chance::Dice;
 
 const AUTHORITY: &str = "store:1";
 const SECOND: u64 = 1_000_000_000;
@@ -120,7 +120,7 @@ impl Both {
 impl Pair {
     /// The same to both.
     fn ask(&self, command: &[&[u8]]) -> Vec<u8> {
-        let Both { db, dice, told, texts, compared, .. } = &*self.both;
+        let Both { db, told, texts, compared, .. } = &*self.both;
         let reply = self.real.ask(command);
         let time = time_in(command, &reply);
         if let Some(time) = time {
@@ -132,8 +132,7 @@ impl Pair {
             let script = script::of_text(&command[1]);
             texts.borrow_mut().insert(script.sha1, command[1].clone());
         }
-        let mut draw = |len| dice.borrow_mut().index(len);
-        let answer = db.borrow_mut().answer(&mut self.session.borrow_mut(), &command, now, &mut draw);
+        let answer = db.borrow_mut().answer(&mut self.session.borrow_mut(), &command, now);
         if command[0] != b"INFO" {
             let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
             let asked = || command.iter().map(|argument| text(argument)).collect::<Vec<_>>().join(" ");
