@@ -101,7 +101,8 @@ impl Real {
         false
     }
 
-    fn make_bucket(&self, program: &Path, bucket: &str, master: u16, filer: u16) -> bool {
+    /// False also where the server ends first, which its shell would wait for.
+    fn make_bucket(&mut self, program: &Path, bucket: &str, master: u16, filer: u16) -> bool {
         let mut shell = Command::new(program);
         shell.current_dir(&self.folder).arg("shell").arg(format!("-master=127.0.0.1:{master}"));
         shell.arg(format!("-filer=127.0.0.1:{filer}"));
@@ -110,7 +111,16 @@ impl Real {
         let mut stdin = shell.stdin.take().expect("a pipe");
         let written = writeln!(stdin, "s3.bucket.create -name {bucket}");
         drop(stdin);
-        written.is_ok() && shell.wait().is_ok_and(|status| status.success())
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE && matches!(self.process.try_wait(), Ok(None)) {
+            if let Ok(Some(status)) = shell.try_wait() {
+                return written.is_ok() && status.success();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let _ = shell.kill();
+        let _ = shell.wait();
+        false
     }
 
     pub fn connect(&self) -> Connection {
