@@ -183,6 +183,11 @@ impl Until {
         self.inner.given_up.get().map_or(latest, |given_up| latest.min(*given_up))
     }
 
+    /// How long it is until then.
+    pub fn left(&self) -> Duration {
+        self.deadline().saturating_duration_since(self.inner.clock.now())
+    }
+
     /// The latest that the call may end, as far as is known now: of what was told before as its deadline nothing is later.
     pub fn latest(&self) -> Instant {
         let Inner { begun, longest, own, .. } = &*self.inner;
@@ -305,9 +310,8 @@ impl Until {
         guard: MutexGuard<'a, T>,
     ) -> Result<MutexGuard<'a, T>, Error> {
         self.check()?;
-        let left = self.deadline().saturating_duration_since(self.inner.clock.now());
         // A caller that cancels wakes nobody.
-        Ok(condition.wait_timeout(lock, guard, left.min(limits::HELD_CHANGE_LOOK)))
+        Ok(condition.wait_timeout(lock, guard, self.left().min(limits::HELD_CHANGE_LOOK)))
     }
 
     /// Whether another call of the guest may begin.

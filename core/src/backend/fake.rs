@@ -34,8 +34,6 @@ pub struct Fake {
     pub maintained_by: Mutex<Option<Instant>>,
     /// How often what it holds was lost.
     pub lost: AtomicU64,
-    /// It is lost once more when the next question was answered which chunks there are.
-    pub loses_after_exists: AtomicBool,
     /// What happens when the next question was answered which chunks there are.
     after_exists: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// How often connections were dropped.
@@ -79,6 +77,12 @@ impl Fake {
     /// Lose what is stored under a key.
     pub fn lose(&self, key: &[u8]) {
         self.chunks.lock().unwrap().remove(&ChunkHash::new(key).unwrap());
+    }
+
+    /// Lose all chunks, as an instance that is gone does.
+    pub fn lose_all(&self) {
+        self.chunks.lock().unwrap().clear();
+        self.lost.fetch_add(1, Relaxed);
     }
 
     pub fn stored_manifest(&self, name: &str) -> Option<Vec<u8>> {
@@ -133,10 +137,6 @@ impl Backend for Fake {
         drop(chunks);
         let after = self.after_exists.lock().unwrap().take();
         after.into_iter().for_each(|after| after());
-        if self.loses_after_exists.swap(false, Relaxed) {
-            self.chunks.lock().unwrap().clear();
-            self.lost.fetch_add(1, Relaxed);
-        }
         Ok(answers)
     }
 

@@ -52,14 +52,10 @@ impl Directory {
 
     /// Refuse a change past the deadline.
     pub(super) fn check_in_time(&self, until: &Until) -> Result<(), Error> {
-        match self.left(until).is_zero() {
+        match until.left().is_zero() {
             true => Err(not_done("its deadline passed before the file could be changed")),
             false => Ok(()),
         }
-    }
-
-    fn left(&self, until: &Until) -> Duration {
-        until.deadline().saturating_duration_since(self.shared.clock.now())
     }
 
     fn turn(&self, until: &Until) -> Result<Turn<'_>, Error> {
@@ -84,8 +80,7 @@ pub(crate) fn flock_within(file: impl AsFd, until: &Until) -> Result<Result<(), 
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::AGAIN) => {
                 until.check()?;
-                let left = until.deadline().saturating_duration_since(until.clock().now());
-                until.clock().sleep(pause.min(left));
+                until.clock().sleep(pause.min(until.left()));
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
             Err(Errno::INTR) => {}

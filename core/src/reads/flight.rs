@@ -114,14 +114,10 @@ impl<'a, T: Send + 'static> Flight<'a, T> {
                 self.under_way -= 1;
                 return Ok(Some(arrived));
             }
-            let left = match until {
-                None => LOOK,
-                Some(until) => {
-                    until.check()?;
-                    until.deadline().saturating_duration_since(self.readers.clock.now()).min(LOOK)
-                }
+            state = match until {
+                None => landing.came.wait_timeout(&landing.state, state, LOOK),
+                Some(until) => until.wait(&landing.came, &landing.state, state)?,
             };
-            state = landing.came.wait_timeout(&landing.state, state, left);
         }
     }
 

@@ -201,7 +201,7 @@ impl SegmentStore {
 
     /// Evict a segment if there are as many as there may be, so that the next one can be taken. What was used of late is copied out of it.
     fn make_room(&self, until: &Until) -> Result<(), Error> {
-        let (victim, file, places, (segment_bytes, log)) = {
+        let (victim, file, places, segment_bytes, log) = {
             let (_locked, known) = self.locked(until)?;
             if known.index.segments().count() < self.most(&known) {
                 return Ok(());
@@ -213,7 +213,7 @@ impl SegmentStore {
             {
                 return Ok(());
             }
-            (victim, file, known.index.used_in(victim), (known.header.segment_bytes, known.logs))
+            (victim, file, known.index.used_in(victim), known.header.segment_bytes, known.logs)
         };
         let mut copies = Vec::new();
         if let Some(file) = &file {

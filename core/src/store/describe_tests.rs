@@ -1,8 +1,8 @@
 //! What values of another meaning come to: whole stores over a backend in memory, with several handles of one URI.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -31,8 +31,7 @@ struct DescribedStore {
 
 impl DescribedStore {
     fn new(write_through: bool, config: &str) -> Self {
-        let time = Arc::new(Standing(Mutex::default(), Instant::now()));
-        let process = Process::new(ProcessParts { clock: Clock::of(time.clone()), ..ProcessParts::default() });
+        let (time, process) = Standing::process();
         let properties = Properties { write_through, cheap_repeat: write_through, ..Properties::default() };
         let fakes = Arc::new(Fakes::of(Features { properties, ..Features::default() }));
         let setup = Setup { process: process.clone(), ..fakes.setup(config) };

@@ -1,20 +1,17 @@
 //! Where chunks and manifests lie, and what becomes of those that are damaged there: whole stores over a backend in memory.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::seal::seal;
 use super::tests::Standing;
-use super::{
-    BatchOptions, Fetch, Fetched, Memory, NewChunk, Presence, Process, ProcessParts, Put, SaveOutcome, Setup, Store,
-};
+use super::{BatchOptions, Fetch, Fetched, Memory, NewChunk, Presence, Process, Put, SaveOutcome, Setup, Store};
 use crate::backend::ChunkHash;
 use crate::backend::fake::Fake;
 use crate::error::ErrorKind;
-use crate::process::Clock;
 use crate::sandbox::fake::Fakes;
 use crate::sandbox::{Features, Properties};
 
@@ -39,8 +36,7 @@ impl Tested {
 
     /// On a storage system with these properties, beside those that all tests here need.
     fn with(properties: Properties, config: &str) -> Self {
-        let time = Arc::new(Standing(Mutex::default(), Instant::now()));
-        let process = Process::new(ProcessParts { clock: Clock::of(time.clone()), ..ProcessParts::default() });
+        let (time, process) = Standing::process();
         let properties = Properties { write_through: true, cheap_repeat: true, ..properties };
         let features = Features { properties, max_value_bytes: Some(5000), ..Features::default() };
         let fakes = Arc::new(Fakes::of(features));

@@ -2,12 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::tests::Standing;
-use super::{BatchOptions, NewChunk, Process, ProcessParts, SaveOutcome, Setup, Store};
+use super::{BatchOptions, NewChunk, SaveOutcome, Setup, Store};
 use crate::error::{Error, ErrorKind};
-use crate::process::Clock;
 use crate::sandbox::fake::Fakes;
 
 const URI: &str = "fake://h:1/store";
@@ -15,8 +14,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// A process by a clock that stands, and its store.
 fn standing(config: &str) -> (Arc<Standing>, Arc<Fakes>, Store) {
-    let time = Arc::new(Standing(Mutex::default(), Instant::now()));
-    let process = Process::new(ProcessParts { clock: Clock::of(time.clone()), ..ProcessParts::default() });
+    let (time, process) = Standing::process();
     let fakes: Arc<Fakes> = Arc::default();
     let store = Store::open_with(URI, &Setup { process, ..fakes.setup(config) }).unwrap();
     (time, fakes, store)

@@ -66,6 +66,15 @@ fn stores_of_other_settings_share_no_breaker() {
 /// A time that stands still until it is told to pass.
 pub(super) struct Standing(pub(super) Mutex<Duration>, pub(super) Instant);
 
+impl Standing {
+    /// A process by such a clock.
+    pub(super) fn process() -> (Arc<Self>, Arc<Process>) {
+        let time = Arc::new(Standing(Mutex::default(), Instant::now()));
+        let process = Process::new(ProcessParts { clock: Clock::of(time.clone()), ..ProcessParts::default() });
+        (time, process)
+    }
+}
+
 impl Time for Standing {
     fn now(&self) -> Instant {
         self.1 + *self.0.lock().unwrap()
@@ -111,8 +120,7 @@ fn a_process_of_its_own_has_its_own_time_threads_and_stores() {
 /// A change that may still be carried out is known to every handle, and to a store that was closed and opened again.
 #[test]
 fn a_change_that_ended_unknown_is_known_to_all_handles_and_after_a_close() {
-    let time = Arc::new(Standing(Mutex::default(), Instant::now()));
-    let process = Process::new(ProcessParts { clock: Clock::of(time.clone()), ..ProcessParts::default() });
+    let (time, process) = Standing::process();
     let fakes = Arc::new(Fakes::of(Features {
         properties: Properties { settles: true, write_through: true, ..Properties::default() },
         ..Features::default()
@@ -331,8 +339,7 @@ fn a_save_does_not_publish_over_a_damaged_chunk_that_this_process_has_removed() 
 #[test]
 fn a_chunk_whose_removal_ended_unknown_does_not_count_as_there() {
     for (through, cheap_repeat) in [(true, false), (true, true), (false, false)] {
-        let time = Arc::new(Standing(Mutex::default(), Instant::now()));
-        let process = Process::new(ProcessParts { clock: Clock::of(time.clone()), ..ProcessParts::default() });
+        let (_time, process) = Standing::process();
         let properties = Properties { write_through: through, cheap_repeat, settles: true, ..Properties::default() };
         let fakes = Arc::new(Fakes::of(Features { properties, ..Features::default() }));
         let setup =
@@ -383,7 +390,8 @@ fn a_chunk_that_existed_in_an_instance_that_is_gone_is_lost() {
     let backend = fakes.store(URI);
     store.put_chunk(b"hash", b"bytes").unwrap();
     store.put_manifest("m", b"hash").unwrap();
-    backend.loses_after_exists.store(true, Relaxed);
+    let own = backend.clone();
+    backend.after_exists(move || own.lose_all());
     assert_eq!(store.put_chunk(b"hash", b"bytes").unwrap(), Put::Existed);
     let error = store.put_manifest("n", b"hash").unwrap_err().to_string();
     assert!(backend.keys().is_empty() && error.contains("the instance that held the chunks is gone"), "{error}");

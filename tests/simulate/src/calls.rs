@@ -7,12 +7,12 @@ use kv_store_core::backend::Put;
 use kv_store_core::until::Until;
 use kv_store_core::{Error, ErrorKind};
 
-use crate::chance::Dice;
 use crate::guest::Guest;
 use crate::names::Stored;
 use crate::planted;
 use crate::threads::{MICROSECOND, MILLISECOND, Moment};
 use crate::world::{Origin, Pending, Reply, Request, World};
+use chance::Dice;
 
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

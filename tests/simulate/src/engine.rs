@@ -9,7 +9,6 @@ use kv_platform::sync::{Mutex, MutexGuard};
 use kv_store_core::store::Setup;
 use kv_store_core::{BatchOptions, Error, NewChunk, RequestQueue, Save, SaveOutcome, Store};
 
-use crate::chance::Dice;
 use crate::names::{Key, Kind, Version};
 use crate::oracle::{Ledger, Operation};
 use crate::plan::{Backend, How, SAVES};
@@ -17,6 +16,7 @@ use crate::queued::Queued;
 use crate::shape::SAVE_GRACE_S;
 use crate::sim::{self, Sim};
 use crate::threads::{MILLISECOND, Moment, SECOND, Task};
+use chance::Dice;
 
 /// What the end of a history waits for the circuit breaker.
 const RECOVERY: Moment = 40 * SECOND;
@@ -186,7 +186,7 @@ impl Engine {
     /// With nothing wrong any more, all works again, and what is there is what may be.
     fn recover(&self) {
         let mut works = self.works_again();
-        if works.is_err() && self.sim.plan.shape.backend.has_files() {
+        if works.is_err() && self.sim.files.is_some() {
             // Who writes to a segment that another process could not sync learns of it by that; and what a process could neither sync nor
             // remove is told to be lost when it is put and committed.
             works = self.works_again();

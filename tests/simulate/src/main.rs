@@ -32,7 +32,6 @@ mod world;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ::chance;
 use arguments::Arguments;
 use oracle::Violation;
 use plan::{Plan, Which};

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::chance::Dice;
 use crate::names::{Key, Kind};
 use crate::threads::{MILLISECOND, Moment, SECOND};
+use chance::Dice;
 
 pub use crate::shape::{Backend, Conditions, Mooncake, Redis, S3, Shape, Which};
 

@@ -1,9 +1,9 @@
 //! What kind of store a history has: what serves it, what a component says of it, and what an operator sets.
 
-use crate::chance::Dice;
 use crate::names::{Key, Kind, Lengths};
 use crate::shipped::redis::{Policy, Room};
 use crate::threads::{MILLISECOND, Moment};
+use chance::Dice;
 
 /// How long a save keeps what it has found from being evicted.
 pub const SAVE_GRACE_S: u64 = 5;
@@ -180,11 +180,6 @@ impl Backend {
     /// Whether manifests are changed without conditions: the change that comes last counts, whatever was seen before it.
     pub fn orders_nothing(self) -> bool {
         matches!(self, Backend::S3(S3 { conditions: Conditions::Ignored | Conditions::InTwoSteps, .. }))
-    }
-
-    /// Its system calls are simulated.
-    pub fn has_files(self) -> bool {
-        matches!(self, Backend::LocalFs { .. } | Backend::Segments { .. })
     }
 
     /// Its chunks and manifests are records in few files.

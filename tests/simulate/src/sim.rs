@@ -10,7 +10,6 @@ use kv_store_core::process::{Clock, Random, Spawn};
 use kv_store_core::store::{Process, ProcessParts, Setup};
 
 use crate::calls::Fate;
-use crate::chance::Dice;
 use crate::engine;
 use crate::guest::Guest;
 use crate::hashed::HashMap;
@@ -21,6 +20,7 @@ use crate::shipped::files::{self, Files};
 use crate::shipped::server::{self, Running};
 use crate::threads::{Ended, MILLISECOND, Moment, SECOND, Stacks, Task, Threads};
 use crate::world::World;
+use chance::Dice;
 
 pub struct Sim {
     pub plan: Plan,

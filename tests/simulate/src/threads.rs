@@ -16,8 +16,8 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use kv_platform::sync::{Mutex, MutexGuard};
 use kv_store_core::process::{Job, Time, WaitAddress};
 
-use crate::chance::Dice;
 use crate::hashed::HashMap;
+use chance::Dice;
 
 /// Nanoseconds since the history began.
 pub type Moment = u64;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use kv_store_core::backend::{Presence, Put};
 
-use crate::chance::Dice;
 use crate::hashed::{HashMap, HashSet};
 use crate::names::{self, Key, Kind, Stored, Version};
 use crate::oracle::Oracle;
 use crate::plan::{Plan, Shape};
 use crate::planted;
 use crate::threads::{Moment, SECOND};
+use chance::Dice;
 
 /// A value as it lies.
 #[derive(Clone)]

@@ -9,6 +9,7 @@
 mod actors;
 mod client;
 mod files;
+mod follow;
 mod memkv;
 mod mooncake;
 mod redis;
@@ -17,10 +18,9 @@ mod server;
 mod walk;
 mod wire;
 
-use std::collections::BTreeMap;
-
 use kv_store_models::history::Number;
 
+use follow::{Reached, is_reached};
 use server::Server;
 
 /// Of the models, in nanoseconds: as long as the margin of an end is at least (`guests/memkv/guest/src/fence.rs`,
@@ -59,18 +59,11 @@ impl Subject {
 
 /// Walk, and see that these actions of the model are reached, and no others.
 fn reaches<S: Server>(names: &[&str]) {
-    let mut reached: BTreeMap<String, usize> = BTreeMap::new();
+    let mut reached = Reached::new();
     for seed in 0..WALKS {
         walk::walk::<S>(seed, &mut reached, |_| ());
     }
     is_reached(&reached, names);
-}
-
-fn is_reached(reached: &BTreeMap<String, usize>, names: &[&str]) {
-    for name in names {
-        assert!(reached.get(*name).is_some_and(|count| *count >= 1000), "{name}: {reached:?}");
-    }
-    assert_eq!(reached.len(), names.len(), "an action of the model that is not listed here: {reached:?}");
 }
 
 #[test]
@@ -116,7 +109,7 @@ fn redis_does_what_its_model_allows_and_each_action_is_reached() {
 /// None of its servers forgets a tombstone, or takes a request for too old.
 #[test]
 fn s3_does_what_its_model_allows_and_each_action_is_reached() {
-    let mut reached = BTreeMap::new();
+    let mut reached = Reached::new();
     for seed in 0..WALKS {
         s3::walk(seed, &mut reached);
     }
@@ -129,7 +122,7 @@ fn s3_does_what_its_model_allows_and_each_action_is_reached() {
 fn a_redis_that_carries_out_late_changes_is_found() {
     for script in ["set", "rename", "delete"] {
         let finds = |seed: &u64| {
-            let walks = || walk::walk(*seed, &mut BTreeMap::new(), |redis: &mut redis::Machine| redis.spoil(script));
+            let walks = || walk::walk(*seed, &mut Reached::new(), |redis: &mut redis::Machine| redis.spoil(script));
             std::panic::catch_unwind(walks).is_err()
         };
         assert!((0..200).any(|seed| finds(&seed)), "{script}");

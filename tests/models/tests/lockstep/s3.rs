@@ -21,6 +21,7 @@ use stateright::Model as _;
 
 use crate::actors::{Stop, stop};
 use crate::client::{Client, Clock, Reach};
+use crate::follow::{Reached, follow};
 use crate::server::Component;
 use crate::{MANIFEST, Subject};
 
@@ -219,11 +220,11 @@ struct Walk<'r> {
     told: Vec<Phase>,
     ends: Vec<u8>,
     steps: Vec<String>,
-    reached: &'r mut BTreeMap<String, usize>,
+    reached: &'r mut Reached,
 }
 
 /// Walk by a seed, and count the actions of the model that were reached.
-pub fn walk(seed: u64, reached: &mut BTreeMap<String, usize>) {
+pub fn walk(seed: u64, reached: &mut Reached) {
     let mut dice = fastrand::Rng::with_seed(seed);
     let count = dice.usize(2..=MOST_CHANGES);
     let change = |number: usize| (dice.u8(..CLIENTS), (dice.u8(..3) > 0).then_some(number as u8 + 1));
@@ -288,14 +289,8 @@ impl Walk<'_> {
 
     /// The model does the same.
     fn follow(&mut self, action: Action) {
-        let name = format!("{action:?}");
-        let name = name.split(['(', ' ']).next().unwrap_or_default();
-        let Some(next) = self.model.next_state(&self.state, action) else {
-            panic!("the model does not allow {action:?} here: {:#?}\nafter {:#?}", self.state, self.steps)
-        };
-        self.steps.push(format!("    {action:?}"));
-        self.state = next;
-        *self.reached.entry(name.to_owned()).or_default() += 1;
+        let next = self.model.next_state(&self.state, action);
+        follow(&mut self.state, next, action, &mut self.steps, self.reached);
     }
 
     fn take(&mut self, next: Move) {

@@ -1,7 +1,7 @@
 //! One walk: a seed's order of events, through the model and through the sources.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,6 +13,7 @@ use stateright::Model;
 
 use crate::actors::Stop;
 use crate::client::{Client, Reach, deadline};
+use crate::follow::{Reached, count, follow};
 use crate::server::Server;
 use crate::wire::Wire;
 use crate::{Subject, TICK};
@@ -62,11 +63,11 @@ struct Walk<'r, S> {
     told: Vec<Phase>,
     /// Said where it goes wrong.
     steps: Vec<String>,
-    reached: &'r mut BTreeMap<String, usize>,
+    reached: &'r mut Reached,
 }
 
 /// Walk by a seed, with a server that is made ready so, and count the actions of the model that were reached.
-pub fn walk<S: Server>(seed: u64, reached: &mut BTreeMap<String, usize>, ready: impl Fn(&mut S)) {
+pub fn walk<S: Server>(seed: u64, reached: &mut Reached, ready: impl Fn(&mut S)) {
     let mut dice = fastrand::Rng::with_seed(seed);
     let subject = Subject { is_chunk: dice.bool(), is_long: dice.u8(..4) == 0 };
     let kinds = match subject.is_chunk {
@@ -90,7 +91,7 @@ pub fn walk<S: Server>(seed: u64, reached: &mut BTreeMap<String, usize>, ready: 
 }
 
 impl<'r, S: Server> Walk<'r, S> {
-    fn begin(model: Sessions, subject: Subject, seed: u64, reached: &'r mut BTreeMap<String, usize>) -> Self {
+    fn begin(model: Sessions, subject: Subject, seed: u64, reached: &'r mut Reached) -> Self {
         let now = Arc::new(AtomicU64::new(0));
         let server = Rc::new(RefCell::new(S::start(&now, subject)));
         let wires: Rc<RefCell<Vec<Arc<Wire>>>> = Rc::default();
@@ -203,22 +204,8 @@ impl<'r, S: Server> Walk<'r, S> {
 
     /// The model does the same.
     fn follow(&mut self, action: Action) {
-        let name = format!("{action:?}");
-        let name = name.split('(').next().unwrap_or_default();
         let next = self.model.next_state(&self.state, action);
-        let Some(next) = next else {
-            panic!("the model does not allow {action:?} here: {:#?}\nafter {:#?}", self.state, self.steps)
-        };
-        self.steps.push(format!("    {action:?}"));
-        self.state = next;
-        self.count(name);
-    }
-
-    fn count(&mut self, name: &str) {
-        match self.reached.get_mut(name) {
-            Some(count) => *count += 1,
-            None => drop(self.reached.insert(name.to_owned(), 1)),
-        }
+        follow(&mut self.state, next, action, &mut self.steps, self.reached);
     }
 
     fn take(&mut self, next: Move) {
@@ -296,7 +283,7 @@ impl<'r, S: Server> Walk<'r, S> {
         let begins = self.clients[client as usize].is_let(end);
         assert_eq!(begins, !is_held, "whether the table of changes lets it begin: {:#?}", self.steps);
         if is_held {
-            return self.count(HELD);
+            return count(self.reached, HELD);
         }
         self.follow(Action::Begin(client));
         self.told[number as usize] = Phase::Running;
@@ -316,7 +303,7 @@ impl<'r, S: Server> Walk<'r, S> {
         let sends_text = self.state.is_sent_back(client);
         self.follow(if learns { Action::Learn(client) } else { Action::Answer(client) });
         if sends_text {
-            self.count(NO_SCRIPT);
+            count(self.reached, NO_SCRIPT);
         }
         match told {
             Some(told) => self.tell(client, told),

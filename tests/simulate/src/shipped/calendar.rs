@@ -1,7 +1,7 @@
 //! The calendar of a simulated server: not that of the engines, and a little faster or slower.
 
-use crate::chance::Dice;
 use crate::threads::{MICROSECOND, Moment};
+use chance::Dice;
 
 /// 2033-05-18, in microseconds.
 const EPOCH: i64 = 2_000_000_000_000_000;

@@ -11,10 +11,10 @@ use memkv_wire::fields::{Evict, Kind};
 
 use super::net::Far;
 use super::server::{self, Serves, Value};
-use crate::chance::Dice;
 use crate::names::Stored;
 use crate::sim::Sim;
 use crate::threads::{Moment, SECOND};
+use chance::Dice;
 
 pub const KEY: &str = "0707070707070707070707070707070707070707070707070707070707070707";
 const NAMESPACE: &str = "one";

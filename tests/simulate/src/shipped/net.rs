@@ -17,11 +17,11 @@ use memkv_server::os::Peer;
 use super::call::Call;
 use super::server;
 use crate::calls::Fate;
-use crate::chance::Dice;
 use crate::plan::Backend;
 use crate::sim::Sim;
 use crate::threads::{MICROSECOND, MILLISECOND, Moment};
 use crate::world::Origin;
+use chance::Dice;
 
 /// A connection. Dropped by both ends it is gone.
 pub struct Wire {

@@ -12,13 +12,13 @@ use memkv_server::os::Peer;
 use super::net::{Far, Wire};
 use super::{memkv, mooncake, redis, s3};
 use crate::calls::Fate;
-use crate::chance::Dice;
 use crate::hashed::HashMap;
 use crate::names::Stored;
 use crate::plan::{Backend, Event, Plan};
 use crate::sim::Sim;
 use crate::threads::{MICROSECOND, MILLISECOND, Moment, Task};
 use crate::world::{Origin, Removal, Request};
+use chance::Dice;
 
 pub const AUTHORITY: &str = "store:1";
 /// Threads of servers work for nobody's process.

@@ -1,6 +1,5 @@
 //! One walk: a seed's order of events, through the model and through the sources.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use stateright::Model;
 use super::machine::{Did, Kernel, Machine};
 use super::process::{Instance, Process, Run, put_first};
 use crate::client::deadline;
+use crate::follow::{Reached, allows, count, follow};
 use crate::{TICK, value};
 
 const CLIENTS: u8 = 2;
@@ -55,11 +55,11 @@ struct Walk<'r> {
     told: Vec<Phase>,
     /// Said where it goes wrong.
     steps: Vec<String>,
-    reached: &'r mut BTreeMap<String, usize>,
+    reached: &'r mut Reached,
 }
 
 /// Walk by a seed, and count the actions of the model that were reached, and what callers were told.
-pub fn walk(seed: u64, reached: &mut BTreeMap<String, usize>) {
+pub fn walk(seed: u64, reached: &mut Reached) {
     let mut dice = fastrand::Rng::with_seed(seed);
     let (threads, durable) = (dice.bool(), dice.u8(..4) > 0);
     let mut changes: Vec<u8> = (0..dice.usize(2..=MOST_CHANGES)).map(|_| dice.u8(..CLIENTS)).collect();
@@ -78,13 +78,7 @@ pub fn walk(seed: u64, reached: &mut BTreeMap<String, usize>) {
 }
 
 impl<'r> Walk<'r> {
-    fn begin(
-        model: Files,
-        threads: bool,
-        deletes: Vec<bool>,
-        seed: u64,
-        reached: &'r mut BTreeMap<String, usize>,
-    ) -> Self {
+    fn begin(model: Files, threads: bool, deletes: Vec<bool>, seed: u64, reached: &'r mut Reached) -> Self {
         let machine = Machine::new();
         rustix::enter(Some(Rc::new(Kernel(machine.clone()))));
         let state = model.init_states().remove(0);
@@ -169,26 +163,10 @@ impl<'r> Walk<'r> {
         is_busy.then(|| moves[dice.usize(..moves.len())])
     }
 
-    fn allows(&self, action: Action) -> Option<State> {
-        let mut allowed = Vec::new();
-        self.model.actions(&self.state, &mut allowed);
-        allowed.contains(&action).then(|| self.model.next_state(&self.state, action)).flatten()
-    }
-
     /// The model does the same.
     fn follow(&mut self, action: Action) {
-        let Some(next) = self.allows(action) else {
-            panic!("the model does not allow {action:?} here: {:#?}\nafter {:#?}", self.state, self.steps)
-        };
-        self.steps.push(format!("    {action:?}"));
-        self.state = next;
-        let name = format!("{action:?}");
-        let name = name.split('(').next().unwrap_or_default().to_owned();
-        self.reaches(name);
-    }
-
-    fn reaches(&mut self, what: String) {
-        *self.reached.entry(what).or_default() += 1;
+        let next = allows(&self.model, &self.state, action);
+        follow(&mut self.state, next, action, &mut self.steps, self.reached);
     }
 
     fn take(&mut self, next: Move, dice: &mut fastrand::Rng) {
@@ -269,7 +247,9 @@ impl<'r> Walk<'r> {
             let step = self.state.step(number);
             match did {
                 // One that is too late is none that a change goes on from.
-                Did::Looked if step == Step::Written && self.allows(Action::Look(number)).is_some() => {
+                Did::Looked
+                    if step == Step::Written && allows(&self.model, &self.state, Action::Look(number)).is_some() =>
+                {
                     self.follow(Action::Look(number));
                 }
                 Did::Looked => {}
@@ -281,7 +261,7 @@ impl<'r> Walk<'r> {
         let Some(told) = told else { return true };
         self.follow(if told == Phase::Acknowledged { Action::Answer(number) } else { Action::GiveUp(number) });
         self.told[number as usize] = told;
-        self.reaches(format!("told {told:?}"));
+        count(self.reached, &format!("told {told:?}"));
         self.clients[client as usize].run = None;
         false
     }

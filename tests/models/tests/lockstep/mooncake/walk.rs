@@ -1,7 +1,6 @@
 //! One walk: a seed's order of events, through the model and through the sources.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use kv_store_models::history::{Number, Phase};
@@ -11,6 +10,7 @@ use stateright::Model;
 
 use super::client::{Client, RANK_SHIFT};
 use super::server::{Line, Server, Shown};
+use crate::follow::{Reached, allows, follow};
 use crate::{TICK, value};
 
 const CLIENTS: u8 = 2;
@@ -56,11 +56,11 @@ struct Walk<'r> {
     told: Vec<Phase>,
     /// Said where it goes wrong.
     steps: Vec<String>,
-    reached: &'r mut BTreeMap<String, usize>,
+    reached: &'r mut Reached,
 }
 
 /// Walk by a seed, and count the actions of the model that were reached.
-pub fn walk(seed: u64, reached: &mut BTreeMap<String, usize>) {
+pub fn walk(seed: u64, reached: &mut Reached) {
     let mut dice = fastrand::Rng::with_seed(seed);
     // Of deletes, and where versions of changes are evicted, nothing is promised: nothing is there then that outranks a late one.
     let promised = dice.bool();
@@ -87,7 +87,7 @@ fn id(token: &[u8]) -> Id {
 }
 
 impl<'r> Walk<'r> {
-    fn begin(model: Rules, seed: u64, reached: &'r mut BTreeMap<String, usize>) -> Self {
+    fn begin(model: Rules, seed: u64, reached: &'r mut Reached) -> Self {
         let (now, server) = (Rc::new(Cell::new(0)), Server::new());
         let clients: Vec<Client> = (0..CLIENTS).map(|number| Client::open(&now, number)).collect();
         let state = model.init_states().remove(0);
@@ -176,22 +176,10 @@ impl<'r> Walk<'r> {
         is_busy.then(|| moves.get(dice.usize(..moves.len().max(1))).copied()).flatten()
     }
 
-    fn allows(&self, action: Action) -> Option<State> {
-        let mut allowed = Vec::new();
-        self.model.actions(&self.state, &mut allowed);
-        allowed.contains(&action).then(|| self.model.next_state(&self.state, action)).flatten()
-    }
-
     /// The model does the same.
     fn follow(&mut self, action: Action) {
-        let Some(next) = self.allows(action) else {
-            panic!("the model does not allow {action:?} here: {:#?}\nafter {:#?}", self.state, self.steps)
-        };
-        self.steps.push(format!("    {action:?}"));
-        self.state = next;
-        let name = format!("{action:?}");
-        let name = name.split('(').next().unwrap_or_default().to_owned();
-        *self.reached.entry(name).or_default() += 1;
+        let next = allows(&self.model, &self.state, action);
+        follow(&mut self.state, next, action, &mut self.steps, self.reached);
     }
 
     fn take(&mut self, next: Move) {

@@ -21,13 +21,13 @@ use sha2::{Digest, Sha256};
 use super::calendar::Calendar;
 use super::net::{Far, Odd};
 use super::server::{self, Serves, Stage, Value};
-use crate::chance::Dice;
 use crate::names::Stored;
 use crate::plan::{Conditions, S3 as Setup};
 use crate::planted;
 use crate::sim::Sim;
 use crate::threads::{MILLISECOND, Moment};
 use crate::world::Origin;
+use chance::Dice;
 
 pub use s3_server::sign::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
 

@@ -23,7 +23,7 @@ use s3_server::{dates, listing};
 
 use self::real::{Connection, Real};
 use super::{ACCESS_KEY_ID, BUCKET, SECRET_ACCESS_KEY};
-use crate::chance::Dice;
+use chance::Dice;
 
 const SECOND: u64 = 1_000_000_000;
 
