@@ -84,7 +84,7 @@ pub mod faults {
         READS.set(Some(Box::new(what)));
     }
 
-    pub(super) fn before_read(at: u64) {
+    pub fn before_read(at: u64) {
         READS.with_borrow_mut(|what| what.iter_mut().for_each(|what| what(at)));
     }
 

@@ -204,6 +204,8 @@ impl RecordFilling {
 
     /// Read all of it, and wait for what does not lie in memory. False: the file ends before.
     pub fn read_all(&mut self, file: &File, at: u64) -> Result<bool, Error> {
+        #[cfg(test)]
+        super::io::faults::before_read(at);
         // SAFETY: the pieces are memory that is borrowed mutably and may hold anything.
         let (_, read) = fill(self, at, usize::MAX, |pieces, at| unsafe { read_pieces(file, pieces, at) });
         read.map_err(|errno| Error::from(errno).context("reading a segment"))?;

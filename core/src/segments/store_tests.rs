@@ -1,6 +1,7 @@
 //! One store through several handles, threads and processes.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -406,4 +407,32 @@ fn what_a_killed_process_was_told_is_stored_is_there() {
             }
         }
     }
+}
+
+/// Another thread begins to read a log that was written anew, and its time runs out: what it has not come to is no miss.
+#[test]
+fn what_is_there_is_found_while_half_of_a_log_written_anew_was_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (other, value) = (open(&folder), [&b"x"[..]]);
+    let names: Vec<String> = (0..8000).map(|n| format!("{n:04}")).collect();
+    let values: Vec<_> = names.iter().map(|name| (key(name.as_bytes()), &value[..])).collect();
+    for some in values.chunks(1000) {
+        assert!(other.put(some, false, &until()).unwrap().iter().all(Result::is_ok));
+    }
+    let store = Arc::new(open(&folder));
+    let mut both = Some((store.clone(), other));
+    // What was there before is read before somebody goes by it.
+    faults::before_reads(move |_| {
+        let Some((same, other)) = both.take() else { return };
+        let half = move || {
+            let (mut locked, mut known) = other.locked(&until()).unwrap();
+            other.write_anew(&mut locked, &mut known, &until()).unwrap();
+            let late = Until::new(&Limits { deadline_ms: 0, ..Limits::default() });
+            same.log.tail().follow(&mut *same.learning(), &late).unwrap_err();
+        };
+        std::thread::spawn(half).join().unwrap();
+    });
+    let found = exists(&store, &[b"0000", b"7999"]);
+    faults::none();
+    assert_eq!(found, [Some(1), Some(1)]);
 }
