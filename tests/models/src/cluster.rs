@@ -2,7 +2,8 @@
 //!
 //! The protocol is that of [`crate::redis`]; here a slot moves, or the replica is promoted. What is replicated is replicated after the answer
 //! (unless a change WAITs for it), so the promoted replica may lack what was acknowledged. The old primary serves until it has noticed.
-//! A node that does not serve the key answers MOVED, which is certain: nothing was done, and the client asks the other node.
+//! A node that does not serve the key answers MOVED, which is certain: nothing was done, and the client asks the other node, unless the end of
+//! the change has come by then: that is not sent, and its caller is told that it was not done.
 //!
 //! A script gives each change a generation, `max(TIME, the former generation + 1)`. A reader remembers the greatest that it has answered, and takes
 //! a lower one for a miss.
@@ -20,61 +21,61 @@ pub const READS_GO_ON: &str = "reads do not go back";
 /// "A newer manifest is not taken for an older one".
 pub const NO_FALSE_ALARM: &str = "a newer manifest is not taken for an older one";
 
-const PATIENCE: u8 = 2;
-const TICKS: u8 = 5;
+pub const PATIENCE: u8 = 2;
 /// Generations in a tick.
 const IN_A_TICK: u8 = 8;
-const PRIMARY: usize = 0;
-const REPLICA: usize = 1;
+pub const PRIMARY: usize = 0;
+pub const REPLICA: usize = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Event {
+pub enum Event {
     SlotMoves,
     Failover,
 }
 
 #[derive(Clone, Copy)]
-struct Cluster {
-    event: Event,
+pub struct Cluster {
+    pub event: Event,
+    pub ticks: u8,
     /// Changes carry an end.
-    ends: bool,
+    pub ends: bool,
     /// The time of a node is asked on each connection; otherwise the first that was learnt is used for all nodes.
-    asks_each: bool,
+    pub asks_each: bool,
     /// A change is answered when the replica has it.
-    waits: bool,
+    pub waits: bool,
     /// What each node's clock is ahead of true time.
-    ahead: [u8; 2],
+    pub ahead: [u8; 2],
     /// A reader remembers generations.
-    remembers: bool,
+    pub remembers: bool,
     /// Which of the invariants is looked at.
-    invariant: &'static str,
+    pub invariant: &'static str,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Node {
-    content: Content,
+pub struct Node {
+    pub content: Content,
     generation: u8,
-    serves: bool,
+    pub serves: bool,
     /// Changes that are answered when the replica has them.
     waiting: Vec<Number>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct State {
+pub struct State {
     now: u8,
     /// The event has happened.
-    happened: bool,
-    history: History,
-    nodes: [Node; 2],
+    pub happened: bool,
+    pub history: History,
+    pub nodes: [Node; 2],
     /// On their way: where to, which change, its end by that node's clock.
-    frames: Vec<(u8, Number, u8)>,
+    pub frames: Vec<(u8, Number, u8)>,
     /// To each change.
     answers: Vec<Option<Answer>>,
     reader: Reader,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Reader {
+pub struct Reader {
     answered: Content,
     generation: u8,
     went_back: bool,
@@ -82,13 +83,13 @@ struct Reader {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Answer {
+pub enum Answer {
     Ended(Phase),
     Moved,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
+pub enum Action {
     Tick,
     Happens(Event),
     OldPrimaryNotices,
@@ -100,8 +101,20 @@ enum Action {
     Read,
 }
 
+/// Of today's sources, while a slot moves. The clock of the node that takes over is behind.
+pub const FENCED: Cluster = Cluster {
+    event: Event::SlotMoves,
+    ticks: 5,
+    ends: true,
+    asks_each: true,
+    waits: false,
+    ahead: [3, 0],
+    remembers: true,
+    invariant: NOT_UNDONE,
+};
+
 impl Cluster {
-    fn serving(&self, state: &State) -> usize {
+    pub fn serving(&self, state: &State) -> usize {
         if state.happened { REPLICA } else { PRIMARY }
     }
 
@@ -138,6 +151,9 @@ impl Cluster {
         }
         match state.answers[change as usize].take()? {
             Answer::Ended(phase) => state.history.ended(change, phase),
+            Answer::Moved if self.ends && state.now >= state.history.end(change) => {
+                state.history.ended(change, Phase::Refused);
+            }
             Answer::Moved => {
                 let serving = self.serving(state);
                 self.send(state, change, serving);
@@ -184,7 +200,7 @@ impl Model for Cluster {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        if state.now < TICKS {
+        if state.now < self.ticks {
             actions.push(Action::Tick);
         }
         if !state.happened {
@@ -266,25 +282,15 @@ impl Model for Cluster {
 }
 
 pub fn cases() -> Vec<Case> {
-    let fenced = Cluster {
-        event: Event::SlotMoves,
-        ends: true,
-        asks_each: true,
-        waits: false,
-        // The clock of the node that takes over is behind.
-        ahead: [3, 0],
-        remembers: true,
-        invariant: NOT_UNDONE,
-    };
-    let failover = Cluster { event: Event::Failover, ..fenced };
+    let failover = Cluster { event: Event::Failover, ..FENCED };
     let case = |variant, scenario, expects, of: Cluster| Case::new("cluster", variant, scenario, expects, of);
     let broken = |variant, scenario, of: Cluster| case(variant, scenario, Expects::Breaks(of.invariant), of);
     let reads = Cluster { invariant: READS_GO_ON, ..failover };
     let alarms = Cluster { invariant: NO_FALSE_ALARM, ..failover };
     vec![
-        broken("today", "slot moves", Cluster { ends: false, ..fenced }),
-        case("fenced", "slot moves", Expects::Holds, fenced),
-        broken("one node's time for all", "slot moves", Cluster { asks_each: false, ..fenced }),
+        broken("today", "slot moves", Cluster { ends: false, ..FENCED }),
+        case("fenced", "slot moves", Expects::Holds, FENCED),
+        broken("one node's time for all", "slot moves", Cluster { asks_each: false, ..FENCED }),
         broken("fenced", "failover", failover),
         case("fenced, WAIT", "failover", Expects::Holds, Cluster { waits: true, ..failover }),
         broken("today", "failover, one reader", Cluster { remembers: false, ..reads }),

@@ -61,6 +61,8 @@ impl Time for OfWalk {
 
 /// What connects a client: makes a wire to the server.
 pub type Connects = Rc<dyn Fn() -> Arc<Wire>>;
+/// The same to a node of a cluster, by its authority.
+pub type ConnectsTo = Rc<dyn Fn(&str) -> Arc<Wire>>;
 /// Or what makes its requests.
 pub type Exchanges = Rc<dyn Fn(&Clock, Message) -> Result<Reply>>;
 
@@ -68,7 +70,15 @@ pub type Exchanges = Rc<dyn Fn(&Clock, Message) -> Result<Reply>>;
 #[derive(Clone)]
 pub enum Reach {
     Connects(Connects),
+    Cluster(ConnectsTo),
     Exchanges(Exchanges),
+}
+
+/// To whom, and about what.
+type Parked = (String, String);
+
+fn parked_under(authority: &str, session: &str) -> Parked {
+    (authority.to_owned(), session.to_owned())
 }
 
 struct Process {
@@ -76,8 +86,7 @@ struct Process {
     clock: Arc<Clock>,
     reach: Reach,
     secret: fn(&str) -> Option<&'static str>,
-    /// By what it is kept under.
-    parked: RefCell<BTreeMap<String, Box<dyn Stream>>>,
+    parked: RefCell<BTreeMap<Parked, Box<dyn Stream>>>,
     item: RefCell<Option<Rc<[u8]>>>,
     /// The shipped table of changes that may still be carried out.
     changes: Arc<Changes>,
@@ -92,26 +101,31 @@ impl Host for Process {
         self.item.borrow().clone()
     }
 
-    fn connect(&self, _: &str, session: Option<&str>) -> Result<(Box<dyn Stream>, bool)> {
-        if let Some(parked) = session.and_then(|session| self.parked.borrow_mut().remove(session)) {
+    fn connect(&self, authority: &str, session: Option<&str>) -> Result<(Box<dyn Stream>, bool)> {
+        let kept = session.and_then(|session| self.parked.borrow_mut().remove(&parked_under(authority, session)));
+        if let Some(parked) = kept {
             return Ok((parked, true));
         }
         stop(Stop::Connects);
         self.clock.check()?;
-        let Reach::Connects(connects) = &self.reach else { return Err(Error::other("it makes requests")) };
-        Ok((Box::new(Near { wire: connects(), clock: self.clock.clone() }), false))
+        let wire = match &self.reach {
+            Reach::Connects(connects) => connects(),
+            Reach::Cluster(connects) => connects(authority),
+            Reach::Exchanges(_) => return Err(Error::other("it makes requests")),
+        };
+        Ok((Box::new(Near { wire, clock: self.clock.clone() }), false))
     }
 
     fn exchange(&self, requests: Vec<Message>) -> Vec<Result<Reply>> {
         let answer = |request| match &self.reach {
             Reach::Exchanges(exchanges) => exchanges(&self.clock, request),
-            Reach::Connects(_) => Err(Error::other("it connects")),
+            Reach::Connects(_) | Reach::Cluster(_) => Err(Error::other("it connects")),
         };
         requests.into_iter().map(answer).collect()
     }
 
-    fn park(&self, _: &str, session: Option<&str>, stream: Box<dyn Stream>) {
-        self.parked.borrow_mut().extend(session.map(|session| (session.to_owned(), stream)));
+    fn park(&self, authority: &str, session: Option<&str>, stream: Box<dyn Stream>) {
+        self.parked.borrow_mut().extend(session.map(|session| (parked_under(authority, session), stream)));
     }
 
     fn secret(&self, name: &str) -> Result<Option<String>> {
@@ -137,7 +151,7 @@ impl Host for Process {
     fn sleep(&self, _: u64) -> Result<()> {
         // Time passes when the walk says so.
         match self.reach {
-            Reach::Exchanges(_) => self.clock.check(),
+            Reach::Exchanges(_) | Reach::Cluster(_) => self.clock.check(),
             Reach::Connects(_) => Err(Error::other("no change waits by itself")),
         }
     }

@@ -3,11 +3,12 @@
 //!
 //! What the environment does is drawn: time, a clock that falls, restarts, evictions, which frame or answer comes when, which connection is
 //! lost. What a component, the host's table of changes or the server does about it is theirs. The models are `src/memkv.rs`, `src/redis.rs`,
-//! `src/s3.rs`, `src/local_fs.rs` and `src/mooncake.rs`; the sources are in `guests`, `core/src/backend/changes.rs` and `core/src/directory`. The
+//! `src/cluster.rs`, `src/s3.rs`, `src/local_fs.rs` and `src/mooncake.rs`; the sources are in `guests`, `core/src/backend/changes.rs` and `core/src/directory`. The
 //! servers of redis, s3 and mooncake and the files are those of the simulation; those of redis and s3 are compared with real ones.
 
 mod actors;
 mod client;
+mod cluster;
 mod files;
 mod follow;
 mod memkv;
@@ -106,6 +107,17 @@ fn redis_does_what_its_model_allows_and_each_action_is_reached() {
     ]);
 }
 
+/// What readers see is not compared: who remembers generations is the host.
+#[test]
+fn a_cluster_does_what_its_model_allows_and_each_action_is_reached() {
+    let mut reached = Reached::new();
+    for seed in 0..WALKS {
+        cluster::walk(seed, &mut reached, |_| ());
+    }
+    let names = ["Answer", "Begin", "CarryOut", "GiveUp", "Happens", "OldPrimaryNotices", "Replicate", "Tick"];
+    is_reached(&reached, &names);
+}
+
 /// None of its servers forgets a tombstone, or takes a request for too old.
 #[test]
 fn s3_does_what_its_model_allows_and_each_action_is_reached() {
@@ -126,5 +138,12 @@ fn a_redis_that_carries_out_late_changes_is_found() {
             std::panic::catch_unwind(walks).is_err()
         };
         assert!((0..200).any(|seed| finds(&seed)), "{script}");
+    }
+    for script in ["set", "delete"] {
+        let finds = |seed: &u64| {
+            let late = |db: &mut redis_server::db::Db| db.carries_out_late = Some(script);
+            std::panic::catch_unwind(|| cluster::walk(*seed, &mut Reached::new(), late)).is_err()
+        };
+        assert!((0..200).any(|seed| finds(&seed)), "{script}, in a cluster");
     }
 }
