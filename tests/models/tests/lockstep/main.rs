@@ -144,6 +144,6 @@ fn a_redis_that_carries_out_late_changes_is_found() {
             let late = |db: &mut redis_server::db::Db| db.carries_out_late = Some(script);
             std::panic::catch_unwind(|| cluster::walk(*seed, &mut Reached::new(), late)).is_err()
         };
-        assert!((0..200).any(|seed| finds(&seed)), "{script}, in a cluster");
+        assert!((0..2000).any(|seed| finds(&seed)), "{script}, in a cluster");
     }
 }
