@@ -15,8 +15,9 @@ use super::format::{
 };
 use super::io::read_at;
 use super::log::Locked;
+use super::put::given_up;
 use super::segment::{Record, Reserved, Writing, name_of};
-use super::store::{Known, SegmentStore, given_up};
+use super::store::{Known, SegmentStore};
 use crate::directory::used;
 use crate::error::{Error, ErrorKind};
 use crate::until::Until;

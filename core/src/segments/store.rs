@@ -1,24 +1,20 @@
 //! The store: values go into segments, and are there when the log says so.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
-use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-use kv_platform::files;
 use kv_platform::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::fs::{self, AtFlags, Timespec, Timestamps, UTIME_OMIT};
 
 use super::durable::Losses;
 use super::folder::SegmentFolder;
-use super::format::{
-    Header, Key, LogEntry, MAX_KEY_BYTES, Place, RECORD_HEADER_BYTES, SPACES, makes_sense, record_room,
-};
+use super::format::{Header, Key, LogEntry, MAX_KEY_BYTES, Place, RECORD_HEADER_BYTES, makes_sense};
 use super::index::{Index, Total};
 use super::log::{Follow, Locked, Log, Step};
-use super::segment::{Record, RecordFilling, Writing, has_name, name_of, write_all};
+use super::segment::{RecordFilling, Writing, has_name, name_of};
 use crate::error::{Error, ErrorKind};
 use crate::limits::{MAX_RECORDS, USE_NOTED};
 use crate::one_at_a_time::OneAtATime;
@@ -43,8 +39,6 @@ const SEGMENT_BYTES: u64 = 256 << 20;
 const SEGMENTS: u64 = 8;
 /// The shortest that a segment is made for that.
 const LEAST_SEGMENT: u64 = 64 << 10;
-/// Where saves are made durable, the disk begins to write so many bytes as soon as they are in a segment: the sync waits for less.
-const WRITTEN_EARLY: u64 = 64 << 10;
 /// One is filled, one was filled, and one is evicted.
 pub(super) const LEAST_SEGMENTS: u64 = 3;
 
@@ -340,56 +334,6 @@ impl SegmentStore {
         Ok((holds, filling.destination))
     }
 
-    /// Store values: an outcome for each, or for the first ones if the time runs out. What is there stays, unless it is to be replaced.
-    pub fn put(
-        &self,
-        values: &[NewValue<'_>],
-        replace: bool,
-        until: &Until,
-    ) -> Result<Vec<Result<ValuePut, Error>>, Error> {
-        self.check_writable()?;
-        self.follow(until)?;
-        self.keep_to_values(values.len(), until)?;
-        let mut outcomes: Vec<Result<ValuePut, Error>> = values.iter().map(|_| Ok(ValuePut::Existed)).collect();
-        let mut records = Vec::new();
-        let mut here: HashSet<Key<'_>> = HashSet::new();
-        let mut tried = 0;
-        for ((key, pieces), outcome) in values.iter().zip(&mut outcomes) {
-            if tried > 0 && until.check().is_err() {
-                break;
-            }
-            tried += 1;
-            let first = here.insert(*key);
-            if replace || (first && self.find_sure(*key).is_none()) {
-                match self.place(*key, pieces, until) {
-                    Ok(record) => records.push((record, outcome)),
-                    Err(error) => *outcome = Err(error),
-                }
-            }
-        }
-        self.write(&mut records);
-        records.retain(|(_, outcome)| outcome.is_ok());
-        if records.is_empty() {
-            drop(records);
-            outcomes.truncate(tried);
-            return Ok(outcomes);
-        }
-        let (mut locked, mut known) = self.locked(until)?;
-        // Another process may have put some of them meanwhile.
-        records.retain(|(record, _)| replace || !known.index.has_for_sure(record.key));
-        if records.iter().any(|(record, _)| !self.takes(&known, record)) {
-            drop((locked, known));
-            *self.writing() = None;
-            return Err(given_up());
-        }
-        let entries: Vec<LogEntry> = records.iter().map(|(record, _)| record.entry()).collect();
-        locked.append(&entries, &mut *known)?;
-        records.iter_mut().for_each(|(_, outcome)| **outcome = Ok(ValuePut::New));
-        drop(records);
-        outcomes.truncate(tried);
-        Ok(outcomes)
-    }
-
     pub(super) fn check_writable(&self) -> Result<(), Error> {
         match self.folder.read_only {
             true => Err(Error::new(
@@ -398,44 +342,6 @@ impl SegmentStore {
             )),
             false => Ok(()),
         }
-    }
-
-    /// A place for a value.
-    pub(super) fn place<'a>(&self, key: Key<'a>, pieces: &'a [&'a [u8]], until: &Until) -> Result<Record<'a>, Error> {
-        check_key(key)?;
-        let len: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-        let segment_bytes = self.known().header.segment_bytes;
-        let (Ok(short), true) = (u32::try_from(len), len <= longest(segment_bytes)) else {
-            let most = longest(segment_bytes);
-            return Err(Error::invalid(format!("a value of {len} bytes is longer than a segment takes: {most}")));
-        };
-        let reserved = self.reserve(record_room(key.bytes.len(), len), until)?;
-        Ok(Record::new(key, pieces, short, reserved))
-    }
-
-    /// Write records, those that lie one behind the other at once.
-    fn write(&self, records: &mut [(Record<'_>, &mut Result<ValuePut, Error>)]) {
-        let follows = |one: &(Record<'_>, _), next: &(Record<'_>, _)| {
-            let (one, next) = (&one.0, &next.0);
-            one.place.segment == next.place.segment && one.end() == next.place.offset()
-        };
-        for run in records.chunk_by_mut(follows) {
-            let Some((first, _)) = run.first() else { continue };
-            let (file, at) = (first.reserved.writing.file.clone(), first.place.offset());
-            let mut slices: Vec<IoSlice<'_>> = run.iter().flat_map(|(record, _)| record.slices()).collect();
-            let bytes: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
-            match write_all(&self.folder, &file, at, &mut slices) {
-                Ok(()) if bytes >= WRITTEN_EARLY && self.syncs.load(Relaxed) => files::start_writing(&*file, at, bytes),
-                Ok(()) => {}
-                Err(error) => run.iter_mut().for_each(|(_, outcome)| **outcome = Err(error.clone())),
-            }
-        }
-    }
-
-    /// Write one record.
-    pub(super) fn write_one(&self, record: &Record<'_>) -> Result<(), Error> {
-        let slices = &mut record.slices().collect::<Vec<_>>();
-        write_all(&self.folder, &record.reserved.writing.file, record.place.offset(), slices)
     }
 
     /// Remove values. That there is none is success. `durable`: they stay gone after a power loss.
@@ -453,27 +359,8 @@ impl SegmentStore {
     }
 }
 
-/// The segment of a record is gone or bad: somebody removed the files of the store, or a sync failed.
-pub(super) fn given_up() -> Error {
-    Error::new(ErrorKind::Unavailable, "a segment is lost, or could not be synced, while it was written to: try again")
-}
-
-fn check_key(key: Key<'_>) -> Result<(), Error> {
-    let len = key.bytes.len();
-    if !(1..=MAX_KEY_BYTES).contains(&len) {
-        return Err(Error::invalid(format!("a key has 1 to {MAX_KEY_BYTES} bytes, this one {len}")));
-    }
-    if usize::from(key.space) >= SPACES {
-        return Err(Error::invalid(format!(
-            "there are {SPACES} spaces of keys, from 0: {} is none of them",
-            key.space
-        )));
-    }
-    Ok(())
-}
-
 /// The longest value that a segment takes, whatever its key.
-fn longest(segment_bytes: u64) -> u64 {
+pub(super) fn longest(segment_bytes: u64) -> u64 {
     let rest = segment_bytes.saturating_sub((RECORD_HEADER_BYTES + MAX_KEY_BYTES) as u64);
     rest.min(u32::MAX.into())
 }

@@ -371,15 +371,20 @@ impl World {
                 && other.start <= write_end(write, changes)
                 && write.start <= write_end(other, changes)
         };
-        self.shape.backend.orders_nothing()
+        self.may_leave_no_generation(key)
             && writes.into_iter().any(|write| changes.iter().any(|other| beside(write, other)))
     }
 
-    /// Whether nothing but a clock that was set back told the generation of a manifest: what was there before was removed, and left none.
+    /// Whether nothing but a clock that was set back told the generation of a manifest.
     fn may_begin_anew(&self, key: Key) -> bool {
-        let backend = self.shape.backend;
-        let left_nothing = || backend.orders_nothing() || self.removals(key).any(|removal| removal.by.is_none());
-        self.wall_went_back && matches!(backend, Backend::S3(_)) && left_nothing()
+        self.wall_went_back && self.may_leave_no_generation(key)
+    }
+
+    /// Whether what was under a key before may have left nothing that orders what came after it: it was evicted, or the server has no
+    /// conditions.
+    fn may_leave_no_generation(&self, key: Key) -> bool {
+        let is_evicted = || self.removals(key).any(|removal| removal.by.is_none());
+        matches!(self.shape.backend, Backend::S3(_)) && (self.shape.backend.orders_nothing() || is_evicted())
     }
 
     /// An answer that a chunk exists, and it does not.
