@@ -272,7 +272,12 @@ impl World {
 
     /// A manifest was read: a process that has seen a newer one takes no older one.
     pub fn check_order(&mut self, op: &Operation, key: Key, version: Version, now: Moment) {
-        let own = self.oracle.order.get(&(key, version)).copied().unwrap_or(0);
+        let own = self.oracle.order.get(&(key, version)).copied();
+        // Of what was published into a file that somebody had just removed only its own process knows.
+        if own.is_none() && self.was_without_file(key, now) {
+            return;
+        }
+        let own = own.unwrap_or(0);
         let seen = self.oracle.seen.entry((op.process, key)).or_default();
         let newer = seen.iter().find(|(end, _, order)| *end < op.start && *order > own).copied();
         let newer = newer.filter(|_| !self.generations_fall);
