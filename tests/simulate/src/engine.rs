@@ -187,8 +187,7 @@ impl Engine {
     fn recover(&self) {
         let mut works = self.works_again();
         if works.is_err() && self.sim.files.is_some() {
-            // Who writes to a segment that another process could not sync learns of it by that; and what a process could neither sync nor
-            // remove is told to be lost when it is put and committed.
+            // What a process could neither sync nor remove is told to be lost when it is put and committed.
             works = self.works_again();
         }
         let (met, pause): (&[&str], _) = match self.sim.plan.shape.backend {
