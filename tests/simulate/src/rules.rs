@@ -385,11 +385,12 @@ impl World {
         self.wall_went_back && self.may_leave_no_generation(key)
     }
 
-    /// Whether what was under a key before may have left nothing that orders what came after it: it was evicted, or the server has no
-    /// conditions.
+    /// Whether what was under a key before may have left nothing that orders what came after it: it was evicted, or what a removal left was,
+    /// or the server has no conditions.
     fn may_leave_no_generation(&self, key: Key) -> bool {
         let is_evicted = || self.removals(key).any(|removal| removal.by.is_none());
-        matches!(self.shape.backend, Backend::S3(_)) && (self.shape.backend.orders_nothing() || is_evicted())
+        matches!(self.shape.backend, Backend::S3(_))
+            && (self.tombstones_go || self.shape.backend.orders_nothing() || is_evicted())
     }
 
     /// An answer that a chunk exists, and it does not.

@@ -129,6 +129,8 @@ pub struct World {
     pub wall_went_back: bool,
     /// Processes whose backend was opened without conditions, though the server may honour them: it could not find out.
     pub unfenced: BTreeSet<usize>,
+    /// Outsiders have removed something of a server: it may have been what the removal of a manifest left.
+    pub tombstones_go: bool,
     /// Generations of manifests may be lower than former ones.
     pub generations_fall: bool,
     /// Instances lost.
@@ -173,6 +175,7 @@ impl World {
             wall_jumps: false,
             wall_went_back: false,
             unfenced: BTreeSet::new(),
+            tombstones_go: false,
             generations_fall: false,
             lost: 0,
             generation: 0,

@@ -17,7 +17,7 @@ use crate::names::Stored;
 use crate::plan::{Backend, Event, Plan};
 use crate::sim::Sim;
 use crate::threads::{MICROSECOND, MILLISECOND, Moment, Task};
-use crate::world::{Origin, Removal, Request};
+use crate::world::{Origin, Request};
 use chance::Dice;
 
 pub const AUTHORITY: &str = "store:1";
@@ -434,6 +434,8 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
     let server = running.state.lock().server.clone();
     let Some(server) = server else { return false };
     let now = sim.threads.moment();
+    // A tombstone, which nobody sees, may go as well.
+    sim.world().tombstones_go |= matches!(event, Event::Evict(_) | Event::EvictMany(_) | Event::Remove(_));
     match event {
         Event::Evict(_) => server.evict_one(dice),
         Event::EvictMany(per_mille) => server.evict_many(*per_mille, dice),
@@ -441,11 +443,6 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
             let places = crate::names::places(sim.plan.shape.lengths, *key);
             let at = places.iter().filter_map(|place| running.places.binary_search(place).ok());
             at.for_each(|place| server.remove(place));
-            if matches!(sim.plan.shape.backend, Backend::S3(_)) {
-                // A tombstone, which nobody sees, is removed as well.
-                let mut world = sim.world();
-                places.iter().for_each(|place| world.slot_mut(place).removals.push(Removal { at: now, by: None }));
-            }
         }
         Event::Rot(key) if server.may_rot() => {
             for place in crate::names::places(sim.plan.shape.lengths, *key) {
