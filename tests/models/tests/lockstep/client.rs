@@ -3,14 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant, SystemTime};
 
-use kv_store_core::backend::{Change, ChangeKey, Changes, ChunkHash, End};
-use kv_store_core::limits::Limits;
-use kv_store_core::process::Time;
-use kv_store_core::until::Until;
+use kv_store_core::backend::{ChangeKey, ChunkHash};
 use kv_store_models::history::{Number, Phase};
 use kv_store_models::sessions::Kind;
 use kv_store_sdk::native::http::{Message, Reply};
@@ -20,6 +16,7 @@ use kv_store_sdk::{CommitOutcome, DeleteOutcome, Error, Hashes, Manifest, PutOut
 
 use crate::actors::{Actor, Stop, is_one, stop};
 use crate::server::Component;
+use crate::table::Table;
 use crate::wire::{Near, Wire};
 use crate::{CHUNK, MANIFEST, Subject, TICK};
 
@@ -42,20 +39,6 @@ impl Clock {
             0 => Err(Error::unavailable("the deadline of the call has passed")),
             _ => Ok(()),
         }
-    }
-}
-
-/// The time of the walk, for the host's table of changes.
-struct OfWalk(Arc<AtomicU64>);
-
-impl Time for OfWalk {
-    fn now(&self) -> Instant {
-        static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
-        *BEGAN + Duration::from_nanos(self.0.load(Relaxed))
-    }
-
-    fn wall(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH
     }
 }
 
@@ -88,11 +71,7 @@ struct Process {
     secret: fn(&str) -> Option<&'static str>,
     parked: RefCell<BTreeMap<Parked, Box<dyn Stream>>>,
     item: RefCell<Option<Rc<[u8]>>>,
-    /// The shipped table of changes that may still be carried out.
-    changes: Arc<Changes>,
-    settles: bool,
-    /// That which runs, and its time.
-    change: RefCell<Option<(Arc<Change>, Until)>>,
+    table: Table,
     random: RefCell<fastrand::Rng>,
 }
 
@@ -163,32 +142,11 @@ impl Host for Process {
     fn log(&self, _: Level, _: &str) {}
 
     fn begin(&self, items: &[u32], token: &[u8]) -> Vec<Vec<u8>> {
-        self.change.borrow().as_ref().map(|(change, _)| change.begin(items, token)).unwrap_or_default()
+        self.table.begin(items, token)
     }
 
     fn not_done(&self, items: &[u32]) {
-        if let Some((change, _)) = &*self.change.borrow() {
-            change.not_done(items);
-        }
-    }
-}
-
-impl Process {
-    fn until(&self, own: Option<u64>) -> Until {
-        let time = OfWalk(self.clock.now.clone());
-        let own = own.map(|left| time.now() + Duration::from_nanos(left));
-        Until::with(&kv_store_core::process::Clock::of(Arc::new(time)), &Limits::default(), own, None)
-    }
-
-    /// What a caller is told of a change that was answered so.
-    fn told(&self, made: Result<Phase>) -> Phase {
-        let (change, until) = self.change.take().expect("it is being made");
-        let lost = change.end(|_| if made.is_ok() { End::Done } else { End::Lost }, &until);
-        match made {
-            Ok(told) => told,
-            Err(_) if lost > 0 => Phase::Unknown,
-            Err(_) => Phase::Refused,
-        }
+        self.table.not_done(items);
     }
 }
 
@@ -219,8 +177,7 @@ impl Client {
         seed: u64,
     ) -> Opening {
         let clock = Arc::new(Clock { now: now.clone(), deadline: AtomicU64::new(u64::MAX) });
-        let changes = Changes::new(kv_store_core::process::Clock::of(Arc::new(OfWalk(now.clone()))));
-        let (parked, item, change) = Default::default();
+        let (parked, item) = Default::default();
         let process = Rc::new(Process {
             subject,
             clock,
@@ -228,9 +185,7 @@ impl Client {
             secret: C::secret,
             parked,
             item,
-            changes: Arc::new(changes),
-            settles: C::SETTLES,
-            change,
+            table: Table::new(now, C::SETTLES),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
         });
         let (host, opened) = (process.clone(), Rc::new(RefCell::new(None)));
@@ -247,16 +202,17 @@ impl Client {
 
     /// Have a change that must be over by then take its place. False: a former one may still be carried out. A call would wait for that.
     pub fn is_let(&mut self, deadline: u64) -> bool {
-        let Process { subject, clock, changes, settles, change, .. } = &*self.process;
+        let Process { subject, clock, table, .. } = &*self.process;
         let key = match subject.is_chunk {
             true => ChangeKey::Chunk(ChunkHash::new(CHUNK).expect("it is as long as a hash")),
             false => ChangeKey::Manifest(MANIFEST.into()),
         };
-        // With no time to wait.
-        let Ok(taken) = changes.take(vec![key], *settles, &self.process.until(Some(0))) else { return false };
-        clock.deadline.store(deadline, Relaxed);
-        change.replace(Some((taken, self.process.until(Some(clock.remaining())))));
-        true
+        let left = deadline.saturating_sub(clock.now.load(Relaxed));
+        let taken = table.take(key, left);
+        if taken {
+            clock.deadline.store(deadline, Relaxed);
+        }
+        taken
     }
 
     /// Begin a change that has its place, and go on with it until it stops.
@@ -269,7 +225,7 @@ impl Client {
             let mut instance = instance.borrow_mut();
             let len = host.subject.value(number).len() as u64;
             let made = over(host.clone(), || make(&mut **instance, kind, host.subject.is_chunk, len));
-            tells.set(Some(host.told(made)));
+            tells.set(Some(host.table.told(made)));
         });
         self.run = Some(Run { actor, stopped: None, told });
         self.resume()

@@ -16,6 +16,7 @@ mod mooncake;
 mod redis;
 mod s3;
 mod server;
+mod table;
 mod walk;
 mod wire;
 

@@ -3,7 +3,10 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use kv_store_core::backend::ChangeKey;
 use kv_store_models::history::{Number, Phase};
 use kv_store_sdk::native::system::Level;
 use kv_store_sdk::native::{Host, Opened, Stream, over};
@@ -11,25 +14,26 @@ use kv_store_sdk::{Error, Manifest, Result};
 
 use super::server::{Line, MASTER};
 use crate::actors::{Actor, Stop, stop};
+use crate::table::Table;
 use crate::{MANIFEST, TICK, value};
 
 /// Where the random number of a change says how it is ordered among others.
 pub const RANK_SHIFT: u32 = 56;
 
-/// The time of a walk, in ticks, and the end of a call.
+/// The time of a walk, and the end of a call, in nanoseconds.
 #[derive(Clone)]
 pub struct Clock {
-    pub now: Rc<Cell<u8>>,
-    end: Rc<Cell<u8>>,
+    now: Arc<AtomicU64>,
+    end: Rc<Cell<u64>>,
 }
 
 impl Clock {
     fn remaining(&self) -> u64 {
-        u64::from(self.end.get().saturating_sub(self.now.get())) * TICK
+        self.end.get().saturating_sub(self.now.load(Relaxed))
     }
 
     fn wall(&self) -> u64 {
-        (u64::from(self.now.get()) + 1) * TICK
+        self.now.load(Relaxed) + TICK
     }
 
     fn check(&self) -> Result<()> {
@@ -40,13 +44,6 @@ impl Clock {
     }
 }
 
-/// A change that ended unknown.
-struct Former {
-    token: Vec<u8>,
-    end: u8,
-}
-
-/// How a change goes, as the host of a component knows it.
 struct Process {
     clock: Clock,
     /// The connection that it made last: one request is under way at any time.
@@ -54,10 +51,8 @@ struct Process {
     item: RefCell<Rc<[u8]>>,
     rank: Cell<u8>,
     drawn: Cell<u64>,
-    begun: Cell<bool>,
-    not_done: Cell<bool>,
     token: RefCell<Vec<u8>>,
-    former: RefCell<Vec<Former>>,
+    table: Table,
     /// Until when it sleeps, in nanoseconds.
     sleeps: Cell<Option<u64>>,
 }
@@ -126,16 +121,13 @@ impl Host for Process {
 
     fn log(&self, _: Level, _: &str) {}
 
-    fn begin(&self, _: &[u32], token: &[u8]) -> Vec<Vec<u8>> {
-        self.begun.set(true);
+    fn begin(&self, items: &[u32], token: &[u8]) -> Vec<Vec<u8>> {
         self.token.replace(token.to_vec());
-        let now = self.clock.now.get();
-        self.former.borrow_mut().retain(|former| now < former.end);
-        self.former.borrow().iter().map(|former| former.token.clone()).collect()
+        self.table.begin(items, token)
     }
 
     fn not_done(&self, items: &[u32]) {
-        self.not_done.set(self.not_done.get() || !items.is_empty());
+        self.table.not_done(items);
     }
 }
 
@@ -187,18 +179,16 @@ pub struct Client {
 
 impl Client {
     /// One that opens its store. `number`: of the client.
-    pub fn open(now: &Rc<Cell<u8>>, number: u8) -> Self {
-        let clock = Clock { now: now.clone(), end: Rc::new(Cell::new(u8::MAX)) };
+    pub fn open(now: &Arc<AtomicU64>, number: u8) -> Self {
+        let clock = Clock { now: now.clone(), end: Rc::new(Cell::new(u64::MAX)) };
         let process = Rc::new(Process {
             clock,
             line: RefCell::default(),
             item: RefCell::new(Rc::from([])),
             rank: Cell::new(0),
             drawn: Cell::new(u64::from(number) << 32),
-            begun: Cell::new(false),
-            not_done: Cell::new(false),
             token: RefCell::default(),
-            former: RefCell::default(),
+            table: Table::new(now, true),
             sleeps: Cell::new(None),
         });
         let mut client = Client { process, instance: Rc::default(), run: None };
@@ -217,14 +207,13 @@ impl Client {
         self.run = Some((Actor::new(move || tells.set(Some(what()))), told));
     }
 
-    /// A change that is about to be made.
-    pub fn begin(&mut self, number: Number, deletes: bool, rank: u8, end: u8) {
+    /// A change that is about to be made. `end`: of its call, in nanoseconds.
+    pub fn begin(&mut self, number: Number, deletes: bool, rank: u8, end: u64) {
         let process = &self.process;
         process.clock.end.set(end);
         process.item.replace(value(number).into());
         process.rank.set(rank);
-        process.begun.set(false);
-        process.not_done.set(false);
+        assert!(process.table.take(ChangeKey::Manifest(MANIFEST.into()), process.clock.remaining()));
         let (instance, host) = (self.instance.clone(), self.process.clone());
         self.does(move || {
             let mut instance = instance.borrow_mut();
@@ -236,7 +225,7 @@ impl Client {
                     instance.commit(&[], Some(manifest)).map(drop)
                 }
             });
-            host.told(made)
+            host.table.told(made.map(|()| Phase::Acknowledged))
         });
     }
 
@@ -268,23 +257,5 @@ impl Client {
         let told = told.get().expect("it has ended");
         self.run = None;
         Some(told)
-    }
-}
-
-impl Process {
-    /// What a caller is told of a change that was answered so.
-    fn told(&self, made: Result<()>) -> Phase {
-        match made {
-            Ok(()) => {
-                // What came before it is settled.
-                self.former.borrow_mut().clear();
-                Phase::Acknowledged
-            }
-            Err(_) if self.begun.get() && !self.not_done.get() => {
-                self.former.borrow_mut().push(Former { token: self.token.take(), end: self.clock.end.get() });
-                Phase::Unknown
-            }
-            Err(_) => Phase::Refused,
-        }
     }
 }

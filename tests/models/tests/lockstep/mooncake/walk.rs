@@ -1,7 +1,9 @@
 //! One walk: a seed's order of events, through the model and through the sources.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kv_store_models::history::{Number, Phase};
 use kv_store_models::mooncake::{Action, Order, Rules, Slot, State, Step, built};
@@ -10,6 +12,7 @@ use stateright::Model;
 
 use super::client::{Client, RANK_SHIFT};
 use super::server::{Line, Server, Shown};
+use crate::client::deadline;
 use crate::follow::{Reached, allows, follow};
 use crate::{TICK, value};
 
@@ -45,7 +48,7 @@ enum Move {
 struct Walk<'r> {
     model: Rules,
     state: State,
-    now: Rc<Cell<u8>>,
+    now: Arc<AtomicU64>,
     evictions: u8,
     server: Rc<RefCell<Server>>,
     clients: Vec<Client>,
@@ -88,7 +91,7 @@ fn id(token: &[u8]) -> Id {
 
 impl<'r> Walk<'r> {
     fn begin(model: Rules, seed: u64, reached: &'r mut Reached) -> Self {
-        let (now, server) = (Rc::new(Cell::new(0)), Server::new());
+        let (now, server) = (Arc::new(AtomicU64::new(0)), Server::new());
         let clients: Vec<Client> = (0..CLIENTS).map(|number| Client::open(&now, number)).collect();
         let state = model.init_states().remove(0);
         let told = vec![Phase::Waiting; model.changes.len() + 1];
@@ -97,7 +100,7 @@ impl<'r> Walk<'r> {
         let (evictions, late) = Default::default();
         let mut walk = Walk { model, state, now, evictions, server, clients, makes, late, told, steps, reached };
         (0..CLIENTS).for_each(|client| walk.alone(client));
-        walk.clients[0].begin(0, false, 0, u8::MAX);
+        walk.clients[0].begin(0, false, 0, u64::MAX);
         walk.alone(0);
         walk.compare();
         walk
@@ -132,7 +135,7 @@ impl<'r> Walk<'r> {
     fn draw(&self, dice: &mut fastrand::Rng) -> Option<Move> {
         let mut moves = Vec::new();
         let mut may = |weight: usize, next: Move| moves.extend(std::iter::repeat_n(next, weight));
-        let now = self.now.get();
+        let now = (self.now.load(Relaxed) / TICK) as u8;
         if now < TICKS {
             may(3, Move::Tick);
         }
@@ -185,7 +188,7 @@ impl<'r> Walk<'r> {
     fn take(&mut self, next: Move) {
         match next {
             Move::Tick => {
-                self.now.set(self.now.get() + 1);
+                self.now.fetch_add(TICK, Relaxed);
                 self.follow(Action::Tick);
             }
             Move::Evict(change) => {
@@ -199,7 +202,8 @@ impl<'r> Walk<'r> {
                 self.told[number as usize] = Phase::Running;
                 self.makes[client as usize] = number;
                 let (deletes, rank) = (self.model.deletes(number), self.model.ranks[0][number as usize - 1]);
-                self.clients[client as usize].begin(number, deletes, rank, self.state.history.end(number));
+                let end = deadline(self.state.history.end(number));
+                self.clients[client as usize].begin(number, deletes, rank, end);
                 self.resume(client);
             }
             Move::Serve(client) => self.serve(client),
