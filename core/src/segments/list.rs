@@ -30,14 +30,16 @@ impl SegmentStore {
         until: &Until,
     ) -> Result<(Vec<Listed>, Option<String>), Error> {
         let from = after.map(parse).transpose()?;
-        self.follow(until)?;
+        let mut tail = self.log.tail();
+        tail.follow(&mut *self.learning(), until)?;
         let mut keeps = |entry: &LogEntry| match entry {
             LogEntry::Put { space: own, key, place } => {
                 *own == space && self.known().index.find(Key { space, bytes: key }) == Some(*place)
             }
             _ => false,
         };
-        let (entries, next) = self.log.tail().page(from, most, &mut keeps, until)?;
+        let (entries, next) = tail.page(from, most, &mut keeps, until)?;
+        drop(tail);
         let mut times = HashMap::new();
         let listed = entries.into_iter().filter_map(|entry| match entry {
             LogEntry::Put { key, place, .. } => {
