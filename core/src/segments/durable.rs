@@ -252,6 +252,8 @@ impl SegmentStore {
             let to = own.map_or(0, |record| (record.end() / RECORD_ALIGNMENT) as u32).max(*end);
             // What the log names since it began may have been written since, before what was there.
             let to = if *log == known.logs { to.min(known.index.before_sync(*sync)) } else { 0 };
+            // Nor does it bring back what a power loss has taken before.
+            let to = to.min(known.index.old_from(*segment));
             on_disk.entry(*segment).and_modify(|before| *before = to.max(*before));
             LogEntry::Synced { segment: *segment, to }
         }));

@@ -79,6 +79,8 @@ pub struct Segment {
     pub synced: u32,
     /// What lies from this unit on is nothing.
     pub bad_from: Option<u32>,
+    /// From this unit on lies what was read out of the log first, and is not known to be on the disk: a power loss may have taken it.
+    pub old_from: Option<u32>,
 }
 
 /// What the entries of a log come to.
@@ -308,6 +310,7 @@ impl Index {
             LogEntry::Synced { segment, to } => {
                 if let Some(segment) = self.segments.get_mut(segment) {
                     segment.synced = segment.synced.max(*to);
+                    segment.old_from = segment.old_from.map(|from| from.max(*to)).filter(|from| *from < segment.end);
                 }
             }
             LogEntry::Bad { segment, from } => {
@@ -330,6 +333,11 @@ impl Index {
         self.syncs.get(&sync).map_or(0, |(_, lowest)| *lowest)
     }
 
+    /// From which unit of a segment on a sync says nothing, whenever it began: a power loss may have taken what lies there.
+    pub fn old_from(&self, segment: u32) -> u32 {
+        self.segments.get(&segment).and_then(|segment| segment.old_from).unwrap_or(u32::MAX)
+    }
+
     pub fn end_sync(&mut self, sync: u64) {
         self.syncs.remove(&sync);
     }
@@ -348,6 +356,9 @@ impl Index {
         segment.end = segment.end.max(place.unit.saturating_add(room as u32));
         // It was being written when others were synced.
         segment.synced = segment.synced.min(place.unit);
+        if self.old {
+            segment.old_from = Some(segment.old_from.map_or(place.unit, |from| from.min(place.unit)));
+        }
         segment.total.add(place.len);
         self.puts.values += 1;
         self.puts.bytes += LogEntry::put_bytes(key.bytes.len());

@@ -24,7 +24,10 @@ fn the_last_entry_of_a_key_counts() {
     assert_eq!((all.find(key(b"b")).map(|place| place.segment), all.find(key(b"c")), all.len()), (Some(1), None, 2));
     let of = |index: &Index, number: u32| index.segments().find(|(own, _)| *own == number).map(|(_, segment)| *segment);
     let total = |values, bytes| Total { values, bytes };
-    assert_eq!(of(&all, 1), Some(Segment { total: total(1, 20), end: 2, synced: 0, bad_from: None }));
+    assert_eq!(
+        of(&all, 1),
+        Some(Segment { total: total(1, 20), end: 2, synced: 0, bad_from: None, old_from: Some(0) })
+    );
     assert_eq!((all.next_segment(), all.total(0)), (Some(3), total(2, 50)));
 
     let mut gone = all;

@@ -230,6 +230,25 @@ fn what_a_power_loss_has_left_without_its_record_is_put_again() {
     assert_eq!(put(&open(&folder), b"a", b"first", false), ValuePut::Existed);
 }
 
+/// A sync of what was put after a power loss says nothing of what that has taken.
+#[test]
+fn what_a_power_loss_has_taken_does_not_count_as_synced_later() {
+    let folder = tempfile::tempdir().unwrap();
+    put(&open(&folder), b"a", b"first", false);
+    let path = folder.path().join(name_of(1));
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[..300].fill(0);
+    std::fs::write(&path, bytes).unwrap();
+    let store = open(&folder);
+    put(&store, b"b", b"second", false);
+    assert!(store.commit(&[key(b"b")], None, &until()).unwrap().is_empty());
+    assert_eq!(files(folder.path()), 1 + 1, "it goes on in the segment");
+    for other in [&store, &open(&folder)] {
+        assert_eq!(exists(other, &[b"a", b"b"]), [None, Some(6)]);
+    }
+    assert_eq!(put(&open(&folder), b"a", b"first", false), ValuePut::New);
+}
+
 #[test]
 fn a_listing_has_each_value_of_its_space_once() {
     let folder = tempfile::tempdir().unwrap();
