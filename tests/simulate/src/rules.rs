@@ -6,7 +6,7 @@ use crate::names::{Key, Kind, Version};
 use crate::oracle::{Change, Cover, End, Ledger, Operation, ms};
 use crate::plan::Backend;
 use crate::threads::Moment;
-use crate::world::{Origin, Removal, Slot, World, near_for};
+use crate::world::{Entry, Origin, Removal, Slot, World, near_for};
 
 fn nanoseconds(long: std::time::Duration) -> Moment {
     u64::try_from(long.as_nanos()).unwrap_or(u64::MAX)
@@ -58,6 +58,21 @@ impl World {
         })
     }
 
+    /// Whether a power loss has left the entries of records in the log, and not what they name. A record that is not sure to be on the disk is
+    /// read before somebody goes by it.
+    fn power_has_taken(&self, key: Key) -> bool {
+        let mut lying = self.lying(key).filter(|slot| slot.visible.is_some()).peekable();
+        let unsound = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| !entry.sound);
+        let is_taken = |slot: &Slot| {
+            // What is named in a file that somebody has removed, or was damaged before, may be what was on the disk.
+            slot.without_file.is_none()
+                && unsound(&slot.visible)
+                && self.failovers.contains(&slot.visible_since())
+                && !slot.past.iter().rev().skip(1).any(|(_, entry)| unsound(entry))
+        };
+        self.shape.backend.has_records() && lying.peek().is_some() && lying.all(is_taken)
+    }
+
     fn is_durable(&self, key: Key) -> bool {
         self.lying(key).any(|slot| slot.durable.is_some() && slot.visible.is_some())
     }
@@ -75,6 +90,12 @@ impl World {
         let excused = self.excuses(key, op.process, op.start, op.start);
         if !self.is_there(key) && !excused {
             let text = format!("{key}: operation {} was answered that it is stored, and it is not there", op.number);
+            self.oracle.violated("not-visible", text, now);
+        } else if self.power_has_taken(key) && !excused && !self.takes_for_synced(key, op.process) {
+            let text = format!(
+                "{key}: operation {} was answered that it is stored, and a power loss has taken what lies there",
+                op.number
+            );
             self.oracle.violated("not-visible", text, now);
         } else if durable
             && !self.is_durable(key)

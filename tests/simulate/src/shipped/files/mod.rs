@@ -332,7 +332,11 @@ fn befall_records(sim: &Sim, files: &Files, event: &Event, dice: &mut Dice) -> b
         names.unwrap_or_default().iter().for_each(|name| state.unlink(&format!("{STORE}/{name}")));
         // What somebody is about to say in the log is gone with it.
         let (mut world, at) = (sim.world(), sim.threads.moment());
-        state.places.iter().for_each(|place| world.slot_mut(place).removals.push(Removal { at, by: None }));
+        for place in &state.places {
+            world.slot_mut(place).removals.push(Removal { at, by: None });
+            let key = world.keys.get(place).copied();
+            key.into_iter().for_each(|key| world.oracle.touches(key));
+        }
         return true;
     }
     for place in names::places(sim.plan.shape.lengths, key) {
