@@ -416,9 +416,10 @@ impl World {
 
     /// An answer that a chunk exists, and it does not.
     pub fn check_exists(&mut self, op: &Operation, key: Key, now: Moment) {
-        if !self.may_be_held(op, key) && self.lacked_all_the_time(key, op.start, now) {
-            let text =
-                format!("{key}: operation {} was answered that it exists, and it did not at any time", op.number);
+        let taken = self.power_has_taken(key) && !self.takes_for_synced(key, op.process);
+        if !self.may_be_held(op, key) && (taken || self.lacked_all_the_time(key, op.start, now)) {
+            let why = if taken { "and a power loss has taken it" } else { "and it did not at any time" };
+            let text = format!("{key}: operation {} was answered that it exists, {why}", op.number);
             self.oracle.violated("exists-wrong", text, now);
         }
     }
