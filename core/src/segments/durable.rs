@@ -230,11 +230,6 @@ impl SegmentStore {
             return Ok(Published::Done);
         }
         let (mut locked, mut known) = self.locked(until)?;
-        let gone = found.iter().filter(|(key, _)| known.index.find(*key).is_none());
-        let absent: Vec<Key<'k>> = gone.map(|(key, _)| *key).collect();
-        if !absent.is_empty() {
-            return Ok(Published::Absent(absent));
-        }
         let mut entries = Vec::new();
         if let Some(record) = last {
             if !self.takes(&known, record) {
@@ -257,7 +252,7 @@ impl SegmentStore {
             on_disk.entry(*segment).and_modify(|before| *before = to.max(*before));
             LogEntry::Synced { segment: *segment, to }
         }));
-        // Others may have put one of them anew, elsewhere.
+        // Others may have removed one of them, or put it anew, elsewhere.
         let lasts = |(key, place): &(Key<'_>, Place)| {
             let is_on_disk = |at: Place| on_disk.get(&at.segment).is_some_and(|to| at.unit < *to);
             known.index.find(*key).is_some_and(|at| (at == *place && log == known.logs) || is_on_disk(at))

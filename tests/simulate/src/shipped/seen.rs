@@ -80,6 +80,16 @@ impl World {
         self.set(place, Some(entry), now);
     }
 
+    /// The log says that a manifest is there: it says so of all that the manifest is over, too, whatever was evicted meanwhile.
+    pub fn published_in_log(&mut self, by: Origin, over: &[Stored], now: Moment) {
+        let is_there = |place: &&Stored| self.slots.get(*place).is_some_and(|slot| slot.visible.is_some());
+        let missing = over.iter().find(|place| !is_there(place)).and_then(|place| self.keys.get(place).copied());
+        if let Some(key) = missing {
+            let text = format!("{key}: operation {} publishes over it, and the log has it no more", by.operation);
+            self.oracle.violated("published-over-missing", text, now);
+        }
+    }
+
     /// For how long system calls of a process stood still between two moments, taken together.
     pub fn held_up(&self, process: usize, from: Moment, until: Moment) -> Moment {
         let of_process = self.stood_still.iter().filter(|(held_up, ..)| *held_up == process);
@@ -104,6 +114,11 @@ impl Request {
             Request::Commit { manifest, .. } => manifest.iter().map(|(place, _)| place.clone()).collect(),
             Request::GetManifest(place) | Request::DeleteManifest(place) => vec![place.clone()],
         }
+    }
+
+    /// Whether it publishes a manifest there.
+    pub fn publishes(&self, place: &Stored) -> bool {
+        matches!(self, Request::Commit { manifest: Some((name, _)), .. } if name == place)
     }
 
     /// Whether it stores these bytes, as they are: a manifest has its generation behind them.

@@ -227,6 +227,7 @@ fn look(sim: &Sim, files: &Files, by: Option<&(Origin, Request)>) {
     };
     let mut state = files.state.lock();
     let last = std::mem::take(&mut state.last);
+    let mut publishes = None;
     for (at, (place, lies)) in state.places.iter().zip(&all).enumerate() {
         if last.get(at).is_some_and(|last| is_same(last, lies)) {
             continue;
@@ -243,6 +244,7 @@ fn look(sim: &Sim, files: &Files, by: Option<&(Origin, Request)>) {
         let certain = certain.as_ref().map(|(bytes, damaged)| entry(bytes, *damaged));
         match (there, visible) {
             (Some((bytes, damaged)), Some(entry)) if is_new(bytes) => {
+                publishes = publishes.or(by.filter(|(_, request)| request.publishes(place)));
                 world.found_in_file(place, entry, by, now);
                 if *damaged && let Some(slot) = world.slots.get_mut(place) {
                     slot.rotted = Some(now);
@@ -262,6 +264,9 @@ fn look(sim: &Sim, files: &Files, by: Option<&(Origin, Request)>) {
         world.slot_mut(place).durable = certain;
     }
     state.last = all;
+    if let Some((origin, Request::Commit { fresh, .. })) = publishes.filter(|_| sim.plan.shape.backend.has_records()) {
+        world.published_in_log(*origin, fresh, now);
+    }
 }
 
 /// Have an event come that is about files. False: more is to be done.
