@@ -41,7 +41,7 @@ struct Line {
     session: Session,
     came: Vec<u8>,
     /// A change that came and is not carried out yet.
-    frame: Option<(Number, Command)>,
+    frame: Option<Command>,
 }
 
 /// The nodes, and what is connected to them.
@@ -50,8 +50,6 @@ pub struct Nodes {
     dbs: [Db; 2],
     serve: [bool; 2],
     lines: Vec<Line>,
-    /// What each client is making.
-    makes: [Number; CLIENTS as usize],
 }
 
 impl Component for Nodes {
@@ -85,8 +83,7 @@ impl Nodes {
     fn new(now: &Arc<AtomicU64>) -> Self {
         let mut held = Db::default();
         held.store(&key(), &value(0), false, None);
-        let makes = [0; CLIENTS as usize];
-        Nodes { now: now.clone(), dbs: [held.clone(), held], serve: [true, false], lines: Vec::new(), makes }
+        Nodes { now: now.clone(), dbs: [held.clone(), held], serve: [true, false], lines: Vec::new() }
     }
 
     /// What comes to a node is carried out, but for changes, and the answers come. False: nothing did.
@@ -101,7 +98,7 @@ impl Nodes {
             came.extend(wire.take(usize::MAX).unwrap_or_default());
             while let Some(command) = resp::take(&mut self.lines[line].came).expect("it sends RESP") {
                 if is_change(&command) {
-                    self.lines[line].frame = Some((self.makes[client as usize], command));
+                    self.lines[line].frame = Some(command);
                     continue;
                 }
                 let answer = self.carry_out(line, &command);
@@ -338,7 +335,6 @@ impl<'r> Walk<'r> {
         // The host gives it as much more time as the margin of its end takes.
         let deadline = deadline(self.tick() + PATIENCE + 1);
         assert!(self.clients[client as usize].is_let(deadline));
-        self.nodes.borrow_mut().makes[client as usize] = change;
         self.told[change as usize] = Phase::Running;
         let mut told = self.clients[client as usize].begin(change, self.kinds[client as usize]);
         if told.is_none() && !self.waits(client) {
@@ -355,12 +351,13 @@ impl<'r> Walk<'r> {
         let nodes = self.nodes.clone();
         loop {
             let taken = nodes.borrow_mut().lines[line].frame.take();
-            let (change, command) = taken.expect("it was drawn for that");
+            let command = taken.expect("it was drawn for that");
             let answer = nodes.borrow_mut().carry_out(line, &command);
             let (wire, client, node) = {
                 let Line { wire, client, node, .. } = &nodes.borrow().lines[line];
                 (wire.clone(), *client, *node as u8)
             };
+            let change = client + 1;
             wire.answer(&answer);
             let of_this = |frame: &&(u8, Number, u8)| (frame.0, frame.1) == (node, change);
             let end = self.state.frames.iter().find(of_this).map(|frame| frame.2);
