@@ -375,6 +375,7 @@ pub fn deleted(
     outcome: &Result<Vec<Result<(), Error>>, Error>,
     now: Moment,
 ) {
+    world.oracle.told_removals.insert(op.number, now);
     for (at, key) in keys.iter().enumerate() {
         let done = outcome.as_ref().is_ok_and(|items| items.get(at).is_some_and(Result::is_ok));
         if Engine::is_changed(*key) {

@@ -226,7 +226,10 @@ impl<'a> Call<'a> {
             world.may_end_unknown(request);
         }
         drop(world);
-        sim.cover(operation, fate);
+        // A process that has ended makes no calls: what its threads still ask for here is nobody's.
+        if fate != Fate::Dead {
+            sim.cover(operation, fate);
+        }
         let origin = Origin { process: guest.process, operation, call };
         Call { guest, until, origin, dice, fate, token: call.to_le_bytes().to_vec(), former: Vec::new(), end }
     }

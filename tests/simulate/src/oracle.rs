@@ -105,6 +105,8 @@ pub struct Oracle {
     pub appeared: HashSet<(Key, Version)>,
     /// By which operations.
     pub prefetched: HashMap<(Ledger, Key), Vec<u32>>,
+    /// When a process was told what came of its removal of chunks.
+    pub told_removals: HashMap<u32, Moment>,
     /// Puts of a chunk by a process: from when to when.
     pub puts: HashMap<(usize, Key), Vec<Span>>,
     pub numbered: u64,
@@ -134,6 +136,7 @@ impl Oracle {
             order: HashMap::default(),
             appeared: HashSet::default(),
             prefetched: HashMap::default(),
+            told_removals: HashMap::default(),
             puts: HashMap::default(),
             numbered: 0,
             offered: HashSet::default(),

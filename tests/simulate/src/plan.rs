@@ -267,6 +267,9 @@ fn theme(shape: &Shape, dice: &mut Dice, themes: &[u64]) -> Vec<Action> {
         // A save by the handle.
         0 | 1 => {
             let mut actions: Vec<Action> = shape.chunks(dice, 4).into_iter().map(Action::PutChunk).collect();
+            if dice.met(250) {
+                actions.push(Action::Flush);
+            }
             if dice.met(600) {
                 actions.push(Action::PutManifest(shape.key(dice, Kind::Manifest)));
             }
@@ -329,6 +332,10 @@ fn event(shape: &Shape, dice: &mut Dice, engines: usize) -> Option<Event> {
         let kind = [Kind::Content, Kind::Opaque, Kind::Register, Kind::Manifest][dice.index(4)];
         shape.key(dice, kind)
     };
+    // No other event takes what an instance holds.
+    if shape.holds_data && dice.met(400) {
+        return Some(Event::Retire);
+    }
     Some(match dice.below(16) {
         0 | 1 if shape.may_evict() => Event::Evict(any(dice)),
         2 if shape.may_evict() => Event::EvictMany(dice.within(100, 900)),
@@ -344,7 +351,6 @@ fn event(shape: &Shape, dice: &mut Dice, engines: usize) -> Option<Event> {
         9 if !matches!(shape.backend, Backend::Memkv { .. }) => Event::Rot(any(dice)),
         10 if dice.met(400) => Event::WallJump(i128::from(dice.within(0, 40 * SECOND)) - 20 * i128::from(SECOND)),
         11 => Event::NoThreads(dice.within(100, 4000) * MILLISECOND),
-        12 if shape.holds_data => Event::Retire,
         13 if !shape.holds_data => Event::Remove(any(dice)),
         _ => return None,
     })

@@ -341,9 +341,10 @@ impl World {
             return;
         }
         let longest = near_for(&self.shape) + 3 * self.shape.deadline + nanoseconds(CONFIRMED_FOR);
+        // Until it is told, a copy that came meanwhile may be near.
         let removed_by_own = self.removals(key).filter(|removal| {
-            let returned = |by: Origin| self.returned.get(&by.call).is_some_and(|returned| *returned < op.start);
-            removal.at < op.start && removal.by.is_some_and(|by| by.process == op.process && returned(by))
+            let told = |by: Origin| self.oracle.told_removals.get(&by.operation).is_some_and(|told| *told < op.start);
+            removal.at < op.start && removal.by.is_some_and(|by| by.process == op.process && told(by))
         });
         let own = removed_by_own.map(|removal| removal.at).max();
         let from = own.unwrap_or(0).max(op.start.saturating_sub(longest));

@@ -238,7 +238,7 @@ pub struct Shape {
 
 impl Shape {
     pub fn of(dice: &mut Dice) -> Self {
-        let holds_data = dice.met(100);
+        let holds_data = dice.met(160);
         let durable = !holds_data && dice.met(450);
         let evicts = !holds_data && dice.met(300);
         let big = dice.met(40);

@@ -28,14 +28,15 @@ pub fn shrink(plan: &Plan, rule: &str, stacks: &mut Stacks) -> Less {
         let kept = less.keep.clone().unwrap_or_default();
         let fewer = without(&kept, |keep| breaks(&Less { keep: Some(keep.clone()), calm: less.calm.clone() }));
         shorter = fewer.len() < kept.len();
-        less.keep = Some(fewer);
+        // Without its faults a step may not be needed any more.
+        let faulty = without(&fewer, |faulty| {
+            let calm = fewer.difference(faulty).copied().collect();
+            breaks(&Less { keep: Some(fewer.clone()), calm })
+        });
+        let calm: BTreeSet<u32> = fewer.difference(&faulty).copied().collect();
+        shorter |= calm != less.calm;
+        less = Less { keep: Some(fewer), calm };
     }
-    let kept = less.keep.clone().unwrap_or_default();
-    let faulty = without(&kept, |faulty| {
-        let calm = kept.difference(faulty).copied().collect();
-        breaks(&Less { keep: Some(kept.clone()), calm })
-    });
-    less.calm = kept.difference(&faulty).copied().collect();
     less
 }
 

@@ -34,7 +34,7 @@ pub struct Sim {
     /// What each operation does, for the coverage.
     actions: HashMap<u32, &'static str>,
     covered: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
-    trace: Option<Mutex<Vec<String>>>,
+    trace: Option<Mutex<Vec<(Moment, String)>>>,
 }
 
 /// What came of a history.
@@ -72,21 +72,21 @@ impl Sim {
         }
     }
 
-    /// Count that an event came while operations ran.
+    /// Count that an event came while operations ran, those of queues among them.
     fn cover_event(&self, name: &'static str) {
-        let running: Vec<u32> = self.world().running.iter().copied().collect();
+        let operations = self.threads.operations();
         let mut covered = self.covered.lock();
-        for operation in running {
-            let action = self.actions.get(&operation).copied().unwrap_or("open, end");
-            *covered.entry((action, name)).or_default() += 1;
+        for action in operations.iter().filter_map(|operation| self.actions.get(operation)) {
+            *covered.entry((*action, name)).or_default() += 1;
         }
     }
 
     /// Add a line to what is told of a history that is looked at.
     pub fn say(&self, line: impl FnOnce() -> String) {
         if let Some(trace) = &self.trace {
-            let line = format!("{:>14}  {}", ms(self.threads.moment()), line());
-            trace.lock().push(line);
+            let now = self.threads.moment();
+            let line = format!("{:>14}  {}", ms(now), line());
+            trace.lock().push((now, line));
         }
     }
 
@@ -142,19 +142,13 @@ pub fn run(plan: &Plan, less: &Less, stacks: &mut Stacks, traced: bool) -> Histo
     let operations = world.operations;
     drop(world);
     let covered = std::mem::take(&mut *sim.covered.lock());
-    let trace = sim.trace.as_ref().map(|trace| trace.lock().clone());
+    // What came after a violation explains nothing.
+    let end = violation.as_ref().map_or(Moment::MAX, |violation| violation.at);
+    let told = sim.trace.iter().flat_map(|trace| std::mem::take(&mut *trace.lock()));
+    let trace = told.filter(|(at, _)| *at <= end).map(|(_, line)| line).collect();
     let (digest, steps) = (threads.digest(), threads.steps());
     let backend = plan.shape.backend;
-    History {
-        violation,
-        backend,
-        digest,
-        operations,
-        covered,
-        trace: trace.unwrap_or_default(),
-        time: threads.done(),
-        steps,
-    }
+    History { violation, backend, digest, operations, covered, trace, time: threads.done(), steps }
 }
 
 /// Have an event come.

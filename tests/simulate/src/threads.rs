@@ -6,7 +6,7 @@
 
 use std::any::Any;
 use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -215,6 +215,13 @@ impl Threads {
     pub fn task(&self) -> Task {
         let state = self.state.lock();
         state.current.and_then(|current| state.known.get(current)).map_or(Task::default(), |known| known.task)
+    }
+
+    /// The operations that threads work for.
+    pub fn operations(&self) -> BTreeSet<u32> {
+        let state = self.state.lock();
+        let at_work = state.known.iter().filter(|known| !known.done && known.task.operation > 0);
+        at_work.map(|known| known.task.operation).collect()
     }
 
     pub fn set_task(&self, task: Task) -> Task {
