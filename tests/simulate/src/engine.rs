@@ -140,7 +140,6 @@ impl Engine {
     pub fn begin(&self, number: u32, ledger: Ledger, queued: bool) -> Operation {
         let start = self.now();
         self.sim.threads.set_task(Task { process: self.process, operation: number });
-        self.sim.world().running.insert(number);
         Operation { number, process: self.process, ledger, start, queued }
     }
 
@@ -149,7 +148,6 @@ impl Engine {
         let now = self.now();
         self.sim.threads.set_task(Task { process: self.process, operation: 0 });
         let mut world = self.sim.world();
-        world.running.remove(&op.number);
         let deadline = world.shape.deadline;
         let allowed = if how.timeout > 0 { deadline.min(how.timeout * MILLISECOND) } else { deadline };
         let moving = if world.shape.lengths.big { SECOND } else { 0 };

@@ -86,7 +86,6 @@ impl Engine {
             self.queued.lock().remove(&cookie);
             self.sim.world().oracle.told_put(&op);
         }
-        self.sim.world().running.remove(&number);
     }
 
     /// Take what is done.

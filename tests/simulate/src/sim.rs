@@ -133,7 +133,7 @@ pub fn run(plan: &Plan, less: &Less, stacks: &mut Stacks, traced: bool) -> Histo
         Ended::Done => {}
         Ended::Panicked(text) => world.oracle.violated("panic", text, now),
         Ended::Stuck | Ended::Late => {
-            let running: Vec<String> = world.running.iter().map(|number| number.to_string()).collect();
+            let running: Vec<String> = threads.operations().iter().map(u32::to_string).collect();
             let text = format!("operations that never end: {}", running.join(", "));
             world.oracle.violated("stuck", text, now);
         }

@@ -109,8 +109,6 @@ pub struct World {
     /// Operations that met a fault.
     pub faulty: HashSet<u32>,
     pub dead: Vec<bool>,
-    /// Operations that are under way.
-    pub running: BTreeSet<u32>,
     /// Engines whose threads have ended.
     pub finished: usize,
     /// When each engine begins.
@@ -162,7 +160,6 @@ impl World {
             unchecked: HashSet::default(),
             keys_of: HashMap::default(),
             dead: vec![false; plan.engines.len()],
-            running: BTreeSet::new(),
             finished: 0,
             begun: plan.engines.iter().map(|engine| engine.start).collect(),
             frozen_until: 0,
