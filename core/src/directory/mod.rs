@@ -267,23 +267,32 @@ impl Directory {
         self.parents.get(path.parent(), self.shared.clock.now(), || self.open_directory(path.parent()))
     }
 
-    /// Open a file without following any link, from the directory that it lies in.
-    fn open_file(&self, path: &RelativePath, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let open = || {
+    /// Look for a file in the directory that it lies in.
+    fn find_in_parent<T>(
+        &self,
+        path: &RelativePath,
+        find: impl Fn(&Arc<Parent>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let find = || {
             let parent = self.parent_of(path)?;
-            match paths::open_below(&**parent, path.name(), flags) {
+            match find(&parent) {
                 // A directory that was removed holds nothing, and another may be in its place.
                 Err(Errno::NOENT) if fs::fstat(&**parent)?.st_nlink == 0 => Err(Errno::STALE),
-                opened => opened,
+                found => found,
             }
         };
-        match open() {
+        match find() {
             Err(Errno::STALE) => {
                 self.parents.forget(path.parent());
-                open().map_err(|errno| if errno == Errno::STALE { Errno::NOENT } else { errno })
+                find().map_err(|errno| if errno == Errno::STALE { Errno::NOENT } else { errno })
             }
-            opened => opened,
+            found => found,
         }
+    }
+
+    /// Open a file without following any link, from the directory that it lies in.
+    fn open_file(&self, path: &RelativePath, flags: OFlags) -> Result<OwnedFd, Errno> {
+        self.find_in_parent(path, |parent| paths::open_below(&***parent, path.name(), flags))
     }
 
     /// The same as [`Directory::open_directory`], made if it is missing.
@@ -315,12 +324,11 @@ impl Directory {
 
     /// What there is about the regular file at a path, and the directory that it lies in.
     fn look(&self, path: &RelativePath) -> Result<Option<(Arc<Parent>, fs::Stat)>, Error> {
-        let look = || {
-            let parent = self.parent_of(path)?;
-            let stat = fs::statat(&**parent, path.name(), AtFlags::SYMLINK_NOFOLLOW)?;
-            Ok((parent, stat))
-        };
-        let (parent, stat) = match look() {
+        let looked = self.find_in_parent(path, |parent| {
+            let stat = fs::statat(&***parent, path.name(), AtFlags::SYMLINK_NOFOLLOW)?;
+            Ok((parent.clone(), stat))
+        });
+        let (parent, stat) = match looked {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             looked => looked?,
         };

@@ -453,3 +453,17 @@ fn a_file_system_that_does_not_answer_holds_no_caller_past_its_deadline() {
         assert!(destination.is_none());
     }
 }
+
+/// Others remove a directory that is kept open, and make it anew.
+#[test]
+fn what_lies_in_a_directory_that_was_made_anew_is_there() {
+    let (scratch, directory) = open();
+    let at = path("chunks/a/ab");
+    directory.write(&at, &[b"old"], false, true, None).unwrap();
+    assert_eq!(directory.size(&at).unwrap(), Some(3));
+    std::fs::remove_dir_all(scratch.path().join("store/chunks")).unwrap();
+    let other = Arc::new(Directory::open(&scratch.path().join("store"), &Arc::default()).unwrap());
+    other.write(&at, &[b"newer"], false, true, None).unwrap();
+    assert_eq!(directory.size(&at).unwrap(), Some(5));
+    assert_eq!(read(&directory, "chunks/a/ab").unwrap().unwrap(), b"newer");
+}
