@@ -288,15 +288,21 @@ impl SaveState {
 
     /// Publish a manifest, after every chunk that was put before.
     pub(super) fn put_manifest(&self, store: &OpenStore, name: &str, data: &[u8], until: &Until) -> Result<(), Error> {
-        let flushed = self.flush(store, until);
-        {
-            let mut state = self.state.lock();
-            (state.flushing_early, state.exists_failed) = (false, false);
-            state.foreseen.forget();
-        }
-        flushed?;
-        let looked = self.find_losses(store, until)?;
-        self.check_losses(store)?;
+        let looked = loop {
+            let flushed = self.flush(store, until);
+            {
+                let mut state = self.state.lock();
+                (state.flushing_early, state.exists_failed) = (false, false);
+                state.foreseen.forget();
+            }
+            flushed?;
+            let looked = self.find_losses(store, until)?;
+            self.check_losses(store)?;
+            // Another thread may have put again what was damaged, or was lost and is not told yet.
+            if !self.state.lock().ledger.owes_what_waits() {
+                break looked;
+            }
+        };
         match self.publish(store, Some((name, data)), looked, until)? {
             Committed::Published => Ok(()),
             // Where another thread has put them again since, the next manifest publishes them.

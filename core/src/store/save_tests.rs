@@ -104,3 +104,29 @@ fn what_is_put_while_a_commit_looks_is_looked_for_by_the_next() {
     assert_eq!(save.commit(Some(("first", b"x"))).unwrap(), SaveOutcome::Published);
     assert_eq!(save.commit(Some(("next", b"x"))).unwrap(), SaveOutcome::Lost(vec![b"meanwhile".to_vec()]));
 }
+
+/// A chunk is found damaged and put again by another thread while a manifest is being published that is over it: its bytes wait after the flush.
+#[test]
+fn a_manifest_waits_for_what_is_put_again_while_it_looks() {
+    let (time, fakes, store) = standing("");
+    let (store, backend) = (Arc::new(store), fakes.store(URI));
+    let save = |name: &str| {
+        store.put_chunk(b"first", b"value").unwrap();
+        store.put_manifest(name, b"x")
+    };
+    save("m").unwrap();
+    store.put_chunk(b"first", b"value").unwrap();
+    // So long ago that it is asked for.
+    *time.0.lock().unwrap() += Duration::from_secs(3);
+    let [key] = backend.keys().try_into().unwrap();
+    let sound = backend.stored(&key).unwrap();
+    let (other, of) = (store.clone(), backend.clone());
+    let (stored, spoilt) = (key.clone(), vec![0; sound.len()]);
+    backend.after_exists(move || {
+        of.store(&stored, &spoilt);
+        assert!(!matches!(other.get_chunk(b"first"), Ok(Some(_))));
+        other.put_chunk(b"first", b"value").unwrap();
+    });
+    store.put_manifest("n", b"x").unwrap();
+    assert_eq!(backend.stored(&key).unwrap(), sound, "it is over what waits for the next manifest");
+}

@@ -29,6 +29,8 @@ enum ChunkStatus<D> {
         data: D,
         len: usize,
         order: u64,
+        /// It was stored or lost before: a manifest that is being published may be over it.
+        owed: bool,
     },
     Stored {
         len: usize,
@@ -130,15 +132,25 @@ impl<D: Clone> Ledger<D> {
     /// admitted stays as it is, and what is returned is its own: a manifest that is being published counts on it, and would neither flush
     /// nor name what waits. `damaged`: as of [`Ledger::admit`].
     pub(super) fn wait(&mut self, hash: ChunkHash, data: D, len: usize, damaged: bool) -> usize {
-        self.lost.remove(&hash);
+        let was_lost = self.lost.remove(&hash).is_some();
         let order = self.next();
-        if let Some(ChunkStatus::Stored { order: stored, .. }) = self.chunks.get_mut(&hash).filter(|_| !damaged) {
-            *stored = order;
-            return cost(len);
-        }
+        let owed = match self.chunks.get_mut(&hash) {
+            Some(ChunkStatus::Stored { order: stored, .. }) if !damaged => {
+                *stored = order;
+                return cost(len);
+            }
+            Some(ChunkStatus::Stored { .. }) => true,
+            Some(ChunkStatus::Waiting { owed, .. }) => *owed,
+            None => was_lost,
+        };
         self.waiting_bytes += cost(len);
-        let former = self.chunks.insert(hash, ChunkStatus::Waiting { data, len, order });
+        let former = self.chunks.insert(hash, ChunkStatus::Waiting { data, len, order, owed });
         self.freed(former)
+    }
+
+    /// Whether something waits that a manifest is over whose flush may have been before.
+    pub(super) fn owes_what_waits(&self) -> bool {
+        self.chunks.values().any(|place| matches!(place, ChunkStatus::Waiting { owed: true, .. }))
     }
 
     /// The backend has a chunk, as it said at `confirmed`. Returns the memory of its waiting bytes, which is free now.
