@@ -13,7 +13,7 @@ use crate::names::{Key, Kind, Version};
 use crate::oracle::{Ledger, Operation};
 use crate::plan::{Backend, How, SAVES};
 use crate::queued::Queued;
-use crate::shape::SAVE_GRACE_S;
+use crate::shape::{Redis, SAVE_GRACE_S};
 use crate::sim::{self, Sim};
 use crate::threads::{MILLISECOND, Moment, SECOND, Task};
 use chance::Dice;
@@ -191,6 +191,8 @@ impl Engine {
         let (met, pause): (&[&str], _) = match self.sim.plan.shape.backend {
             // Another engine may put the same at the same time, or replace it in steps where it is damaged.
             Backend::Mooncake(_) => (&["is being written by another client", "has lost what it has put"], SECOND),
+            // What was there expires between the put and the commit.
+            Backend::Redis(Redis { ttl_s: Some(_), .. }) => (&["has lost what it has put"], 0),
             // Another engine's save is under way, and it has just used all that there is.
             Backend::LocalFs { max_bytes: Some(_), .. } => (&["the store is full"], (SAVE_GRACE_S + 1) * SECOND),
             _ => (&[], 0),

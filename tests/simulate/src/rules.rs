@@ -171,7 +171,7 @@ impl World {
             for key in self.keys_of.get(&number).cloned().unwrap_or_default() {
                 let is_durable = self.is_durable(key) || self.takes_for_synced(key, op.process);
                 let lacks = !self.is_there(key) || (self.shape.durable && !is_durable);
-                if lacks && !self.excuses(key, op.process, start, start) {
+                if lacks && !self.excuses(key, op.process, start, start) && !self.was_damaged(key, start) {
                     self.oracle.doubts.insert((number, key), op.number);
                 }
             }
@@ -194,7 +194,8 @@ impl World {
         let Some(found) = found else { return };
         let rotten = self.lying(key).any(|slot| {
             let rotten = slot.visible.as_ref().is_some_and(|entry| !entry.sound);
-            rotten && slot.visible_since() <= found
+            // What came to a file that others have removed looks like what was in one before.
+            rotten && slot.visible_since() <= found && slot.without_file.is_none()
         });
         let sound = self.lying(key).any(|slot| slot.visible.as_ref().is_some_and(|entry| entry.sound));
         if rotten && !sound {
@@ -342,19 +343,21 @@ impl World {
         }
         let longest = near_for(&self.shape) + 3 * self.shape.deadline + nanoseconds(CONFIRMED_FOR);
         // Until it is told, a copy that came meanwhile may be near.
-        let removed_by_own = self.removals(key).filter(|removal| {
-            let told = |by: Origin| self.oracle.told_removals.get(&by.operation).is_some_and(|told| *told < op.start);
-            removal.at < op.start && removal.by.is_some_and(|by| by.process == op.process && told(by))
-        });
-        let own = removed_by_own.map(|removal| removal.at).max();
-        let from = own.unwrap_or(0).max(op.start.saturating_sub(longest));
-        let gone = match own {
-            Some(at) if at >= op.start.saturating_sub(longest) => {
-                self.lacked_all_the_time(key, at, now) && !self.put_since(op, key, at)
-            }
-            _ => self.lacked_all_the_time(key, from, now) && !self.put_since(op, key, from),
+        let is_told = |by: Origin| {
+            by.process == op.process
+                && self.oracle.told_removals.get(&by.operation).is_some_and(|told| *told < op.start)
         };
-        if gone {
+        // In each layout by itself: one removal of both may have a put between.
+        let gone_since = |slot: &Slot| {
+            let own = slot.removals.iter().filter(|removal| removal.at < op.start && removal.by.is_some_and(is_told));
+            own.map(|removal| removal.at).max().unwrap_or(0).max(op.start.saturating_sub(longest))
+        };
+        let is_gone = |slot: &Slot| {
+            let since = gone_since(slot);
+            slot.lacked_all_the_time(since, now) && !self.put_since(op, key, since)
+        };
+        if self.lying(key).all(is_gone) {
+            let from = self.lying(key).map(gone_since).max().unwrap_or(0);
             let text = format!("{key}: operation {} answers it, and it has been gone since {}", op.number, ms(from));
             self.oracle.violated("gone-answered", text, now);
         }
@@ -418,7 +421,8 @@ impl World {
     /// An answer that a chunk exists, and it does not.
     pub fn check_exists(&mut self, op: &Operation, key: Key, now: Moment) {
         let taken = self.power_has_taken(key) && !self.takes_for_synced(key, op.process);
-        if !self.may_be_held(op, key) && (taken || self.lacked_all_the_time(key, op.start, now)) {
+        if !self.may_be_held(op, key) && (taken || self.lying(key).all(|slot| slot.lacked_all_the_time(op.start, now)))
+        {
             let why = if taken { "and a power loss has taken it" } else { "and it did not at any time" };
             let text = format!("{key}: operation {} was answered that it exists, {why}", op.number);
             self.oracle.violated("exists-wrong", text, now);

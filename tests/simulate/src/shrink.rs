@@ -25,16 +25,16 @@ pub fn shrink(plan: &Plan, rule: &str, stacks: &mut Stacks) -> Less {
     }
     let mut shorter = true;
     while shorter {
-        let kept = less.keep.clone().unwrap_or_default();
-        let fewer = without(&kept, |keep| breaks(&Less { keep: Some(keep.clone()), calm: less.calm.clone() }));
-        shorter = fewer.len() < kept.len();
+        let (kept, calm) = (less.keep.clone().unwrap_or_default(), less.calm.clone());
+        let fewer = without(&kept, |keep| breaks(&Less { keep: Some(keep.clone()), calm: calm.clone() }));
         // Without its faults a step may not be needed any more.
-        let faulty = without(&fewer, |faulty| {
+        let may_be_faulty: BTreeSet<u32> = fewer.difference(&calm).copied().collect();
+        let faulty = without(&may_be_faulty, |faulty| {
             let calm = fewer.difference(faulty).copied().collect();
             breaks(&Less { keep: Some(fewer.clone()), calm })
         });
-        let calm: BTreeSet<u32> = fewer.difference(&faulty).copied().collect();
-        shorter |= calm != less.calm;
+        shorter = fewer.len() < kept.len() || faulty.len() < may_be_faulty.len();
+        let calm = fewer.difference(&faulty).copied().collect();
         less = Less { keep: Some(fewer), calm };
     }
     less

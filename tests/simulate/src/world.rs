@@ -204,12 +204,16 @@ impl World {
         }
     }
 
-    /// A put that replaces, or under a key that is no hash of its content, is a change: while it may be carried out, its process does not count
-    /// on the chunk.
+    /// A removal is a change, and so is a put that replaces, or under a key that is no hash of its content: while it may be carried out, its
+    /// process does not count on the chunk.
     pub fn may_end_unknown(&mut self, request: &Request) {
-        let Request::Put { chunks, replace } = request else { return };
-        for key in chunks.iter().filter_map(|(place, _)| self.keys.get(place)) {
-            if *replace || key.kind != Kind::Content {
+        let (places, of_any_kind) = match request {
+            Request::Put { replace, .. } => (request.places(), *replace),
+            Request::Delete(places) => (places.clone(), true),
+            _ => return,
+        };
+        for key in places.iter().filter_map(|place| self.keys.get(place)) {
+            if of_any_kind || key.kind != Kind::Content {
                 self.oracle.touches(*key);
             }
         }
@@ -473,14 +477,14 @@ impl World {
             before.is_some() && all.peek().is_some() && all.all(|entry| entry.as_ref().is_some_and(|entry| entry.sound))
         })
     }
+}
 
+impl Slot {
     /// Whether there was nothing at any time, as far back as was asked. What changed in the moment in which it was asked may have been seen before.
-    pub fn lacked_all_the_time(&self, key: Key, from: Moment, until: Moment) -> bool {
-        self.lying(key).all(|slot| {
-            let before = slot.past.iter().rev().find(|(at, _)| *at < from).map(|(_, entry)| entry);
-            let within = slot.past.iter().filter(|(at, _)| (from..=until).contains(at)).map(|(_, entry)| entry);
-            before.into_iter().chain(within).all(Option::is_none)
-        })
+    pub fn lacked_all_the_time(&self, from: Moment, until: Moment) -> bool {
+        let before = self.past.iter().rev().find(|(at, _)| *at < from).map(|(_, entry)| entry);
+        let within = self.past.iter().filter(|(at, _)| (from..=until).contains(at)).map(|(_, entry)| entry);
+        before.into_iter().chain(within).all(Option::is_none)
     }
 }
 

@@ -62,6 +62,8 @@ pub struct File {
 pub struct Lost {
     pub first: usize,
     pub last: usize,
+    /// When the last one failed.
+    at: Order,
 }
 
 /// What a power loss may leave of a file, oldest first, and whether it is damaged.
@@ -81,6 +83,13 @@ impl Name {
 impl File {
     pub fn bytes(&self) -> Arc<Vec<u8>> {
         self.versions.last().map(|(_, bytes)| bytes.clone()).unwrap_or_default()
+    }
+
+    /// What a sync that failed may have lost, and what was there then.
+    pub fn when_lost(&self) -> Option<(Lost, &[u8])> {
+        let lost = self.lost?;
+        let then = self.versions.get(last_before(&self.versions, lost.at));
+        Some((lost, then.map_or(&[], |(_, bytes)| bytes.as_slice())))
     }
 
     /// What may be on the disk under a name that it has since then.
@@ -250,7 +259,7 @@ impl Tree {
         let order = self.next();
         let Ok(file) = self.file_mut(node) else { return };
         let first = file.lost.map_or(process, |lost| lost.first);
-        file.lost = Some(Lost { first, last: process });
+        file.lost = Some(Lost { first, last: process, at: order });
         if forgets {
             let versions: Vec<&Vec<u8>> = file.versions.iter().map(|(_, bytes)| &**bytes).collect();
             let left = pages::torn(&versions, pick);

@@ -44,6 +44,9 @@ pub struct Holds {
     pub of: Vec<Held>,
 }
 
+/// What was written after a sync of its file had failed: Linux writes that to the disk, and the simulated disk does not.
+const NOBODY: usize = usize::MAX;
+
 #[derive(Default)]
 pub struct Held {
     pub visible: Option<Lying>,
@@ -272,10 +275,15 @@ pub fn holds(tree: &Tree, keys: &[RecordKey], known: &mut Known) -> Holds {
         let bytes = file.map(File::bytes).unwrap_or_default();
         held.without_file = file.is_none();
         held.visible = Some(known.value(&bytes, at, number, key));
-        // The last one has had the log say what it did not take for synced. What it did take for that is excused, if another one was told first.
+        let Some((lost, then)) = file.and_then(File::when_lost) else { continue };
         let is_said = now.said.bad.contains_key(&at.segment);
-        let lost = file.and_then(|file| file.lost).filter(|lost| !is_said || lost.first != lost.last);
-        held.unsynced_by = lost.map(|lost| if is_said { lost.first } else { lost.last });
+        let (_, is_later) = known.value(then, at, number, key);
+        held.unsynced_by = match is_later {
+            true => Some(NOBODY),
+            // The last one has had the log say what it did not take for synced. What it did take for that is excused, if another one was told first.
+            false if is_said => Some(lost.first).filter(|first| *first != lost.last),
+            false => Some(lost.last),
+        };
     }
     let mut oldest = std::mem::take(&mut known.oldest);
     let mut on_disk = OnDisk { tree, known, segments: HashMap::default() };

@@ -23,6 +23,7 @@ use self::shown::{Places, Seen};
 use super::net::Far;
 use super::server::{self, Serves, Stage, Value};
 use crate::names::Stored;
+use crate::oracle::End;
 use crate::plan::Mooncake as Setup;
 use crate::planted;
 use crate::sim::Sim;
@@ -246,12 +247,23 @@ impl Mooncake {
         is_over && is_alone && !planted::is("store: a mooncake store changes chunks late")
     }
 
-    /// Whether what a slot has was put after a call that wants it removed was over: removal is by key.
+    /// Whether what a slot has was put after a call that wants it removed was over, and no change waits for that any more: removal is by key.
     fn is_another_since(&self, sim: &Sim, origin: Origin, key: &str) -> bool {
-        let returned = sim.world().returned.get(&origin.call).copied().filter(|_| !server::waits(sim, origin.call));
-        let state = self.state.lock();
-        let begun = state.master.objects.get(key).map(|object| object.started);
-        returned.zip(begun).is_some_and(|(returned, begun)| begun > returned)
+        let waits = server::waits(sim, origin.call);
+        let begun = self.state.lock().master.objects.get(key).map(|object| object.started);
+        let world = sim.world();
+        let Some((returned, begun)) = world.returned.get(&origin.call).copied().zip(begun) else { return false };
+        let is_of = |place: &&Stored| shown::keys_of(place).iter().any(|slot| slot == key);
+        let changes =
+            || world.keys.iter().find(|(place, _)| is_of(place)).and_then(|(_, key)| world.oracle.changes.get(key));
+        // Once a later one was acknowledged, the next is not told of it.
+        let is_followed = || {
+            changes().into_iter().flatten().any(|change| {
+                let ended = matches!(change.end, End::Acknowledged(at) if at <= begun);
+                ended && change.process == origin.process && change.start >= returned
+            })
+        };
+        begun > returned && (!waits || is_followed())
     }
 
     /// Whether one of these objects lies here, whole or begun: of a chunk, or, where the call is over (`manifests`), a slot of a manifest.
