@@ -28,7 +28,7 @@ use crate::plan::Mooncake as Setup;
 use crate::planted;
 use crate::sim::Sim;
 use crate::threads::{MILLISECOND, Moment};
-use crate::world::Origin;
+use crate::world::{Origin, World};
 use chance::Dice;
 
 /// How long nodes take to come to a master that does not know them.
@@ -85,6 +85,11 @@ pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -
     (0..setup.nodes).for_each(|node| state.mount(node, 0));
     let places = Arc::new(Places::of(places));
     Arc::new(Mooncake { sim: Arc::downgrade(sim), places, setup, term: 0, state: Arc::new(Mutex::new(state)) })
+}
+
+/// The place that an object is of.
+fn place_of<'a>(world: &'a World, object: &str) -> Option<&'a Stored> {
+    world.keys.keys().find(|place| shown::keys_of(place).iter().any(|key| key == object))
 }
 
 fn new_master(setup: Setup) -> Master {
@@ -235,15 +240,20 @@ impl Mooncake {
         !has_returned || (is_first && is_waited_for) || planted::is("store: a mooncake store changes chunks late")
     }
 
-    /// Whether a version of a manifest that is ended after the end of its call may be seen, because there is none: what was there is removed or
-    /// evicted. Until the end of the call the next change takes back what it has begun.
+    /// Whether a version of a manifest that is ended after the end of its call may be seen, because there is none that is whole: what was there is
+    /// removed, evicted or damaged. Until the end of the call the next change takes back what it has begun.
     fn may_be_seen(&self, sim: &Sim, origin: Origin, key: &str) -> bool {
         let is_over = sim.world().returned.contains_key(&origin.call) && !server::waits(sim, origin.call);
         let state = self.state.lock();
         let slots = self.places.by_key.get(key).map_or(&[][..], |place| self.places.keys(*place));
         let is_there = |slot: &String| state.master.objects.get(slot).is_some_and(|object| object.complete);
+        let is_empty = !slots.iter().any(is_there);
+        drop(state);
+        let world = sim.world();
+        let is_spoilt =
+            || place_of(&world, key).and_then(|place| world.slots.get(place)).is_some_and(|slot| slot.rotted.is_some());
         // Nothing orders what began before a clock was set back and what was published after that, once all was removed.
-        let is_alone = sim.world().wall_went_back || !slots.iter().any(is_there);
+        let is_alone = is_empty || world.wall_went_back || is_spoilt();
         is_over && is_alone && !planted::is("store: a mooncake store changes chunks late")
     }
 
@@ -253,9 +263,7 @@ impl Mooncake {
         let begun = self.state.lock().master.objects.get(key).map(|object| object.started);
         let world = sim.world();
         let Some((returned, begun)) = world.returned.get(&origin.call).copied().zip(begun) else { return false };
-        let is_of = |place: &&Stored| shown::keys_of(place).iter().any(|slot| slot == key);
-        let changes =
-            || world.keys.iter().find(|(place, _)| is_of(place)).and_then(|(_, key)| world.oracle.changes.get(key));
+        let changes = || place_of(&world, key).and_then(|place| world.oracle.changes.get(world.keys.get(place)?));
         // Once a later one was acknowledged, the next is not told of it.
         let is_followed = || {
             changes().into_iter().flatten().any(|change| {
