@@ -34,6 +34,7 @@ pub use guard::Guard;
 pub use listing::Entry;
 pub use mounts::why_refused;
 pub(crate) use order::flock_within;
+pub use parents::Looked;
 pub use path::RelativePath;
 pub use read::{Found, Room, Wanted};
 pub use saves::UnderWay;
@@ -271,13 +272,14 @@ impl Directory {
     fn find_in_parent<T>(
         &self,
         path: &RelativePath,
+        looked: &mut Looked,
         find: impl Fn(&Arc<Parent>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let find = || {
+        let mut find = || {
             let parent = self.parent_of(path)?;
             match find(&parent) {
                 // A directory that was removed holds nothing, and another may be in its place.
-                Err(Errno::NOENT) if fs::fstat(&**parent)?.st_nlink == 0 => Err(Errno::STALE),
+                Err(Errno::NOENT) if looked.is_removed(&parent)? => Err(Errno::STALE),
                 found => found,
             }
         };
@@ -292,7 +294,7 @@ impl Directory {
 
     /// Open a file without following any link, from the directory that it lies in.
     fn open_file(&self, path: &RelativePath, flags: OFlags) -> Result<OwnedFd, Errno> {
-        self.find_in_parent(path, |parent| paths::open_below(&***parent, path.name(), flags))
+        self.find_in_parent(path, &mut Looked::default(), |parent| paths::open_below(&***parent, path.name(), flags))
     }
 
     /// The same as [`Directory::open_directory`], made if it is missing.
@@ -315,22 +317,23 @@ impl Directory {
         self.open_directory(path)
     }
 
-    /// The length of the file at a path; none if there is no such file. Counts as a use of it.
-    pub fn size(&self, path: &RelativePath) -> Result<Option<u64>, Error> {
-        let Some((parent, stat)) = self.look(path)? else { return Ok(None) };
+    /// The length of the file at a path; none if there is no such file. Counts as a use of it. `looked`: what the same call of the guest has
+    /// looked at before.
+    pub fn size(&self, path: &RelativePath, looked: &mut Looked) -> Result<Option<u64>, Error> {
+        let Some((parent, stat)) = self.look(path, looked)? else { return Ok(None) };
         self.note_use(&stat, |times| fs::utimensat(&**parent, path.name(), times, AtFlags::SYMLINK_NOFOLLOW));
         Ok(Some(stat.st_size as u64))
     }
 
     /// What there is about the regular file at a path, and the directory that it lies in.
-    fn look(&self, path: &RelativePath) -> Result<Option<(Arc<Parent>, fs::Stat)>, Error> {
-        let looked = self.find_in_parent(path, |parent| {
+    fn look(&self, path: &RelativePath, looked: &mut Looked) -> Result<Option<(Arc<Parent>, fs::Stat)>, Error> {
+        let found = self.find_in_parent(path, looked, |parent| {
             let stat = fs::statat(&***parent, path.name(), AtFlags::SYMLINK_NOFOLLOW)?;
             Ok((parent.clone(), stat))
         });
-        let (parent, stat) = match looked {
+        let (parent, stat) = match found {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            looked => looked?,
+            found => found?,
         };
         let regular = fs::FileType::from_raw_mode(stat.st_mode) == fs::FileType::RegularFile;
         Ok(regular.then_some((parent, stat)))
@@ -340,7 +343,7 @@ impl Directory {
     pub fn remove(&self, path: &RelativePath, durable: bool, until: Option<&Until>) -> Result<bool, Error> {
         self.check_writable()?;
         let counted = match self.tally() {
-            Some(_) => self.look(path)?.map(|(_, stat)| stat.st_size as u64),
+            Some(_) => self.look(path, &mut Looked::default())?.map(|(_, stat)| stat.st_size as u64),
             None => None,
         };
         let parent = match self.open_directory(path.parent()) {

@@ -1,7 +1,7 @@
 //! The directories that files were last read from and written to, kept open: what follows is one step from there, where the
 //! whole path costs one for each look at it.
 //!
-//! A kept directory is believed for a second. What was moved away or removed within it is noticed later, and never by a
+//! A kept directory is believed for a second, and one that was removed not at all. What was moved away is noticed later, and never by a
 //! reader of a manifest: before that is published, `sync` resolves the whole path of each file anew. One that nobody uses is
 //! closed soon, on a helper's thread, so an idle store keeps none.
 
@@ -109,6 +109,23 @@ fn sweep_later(shared: &Arc<Shared>, kept: Weak<Mutex<Kept>>) -> bool {
             all.by_path.clear();
         }
     })
+}
+
+/// Directories that were seen not to be removed since a call began, so that each is asked once.
+#[derive(Default)]
+pub struct Looked(Vec<Arc<Parent>>);
+
+impl Looked {
+    pub(super) fn is_removed(&mut self, parent: &Arc<Parent>) -> Result<bool, Errno> {
+        if self.0.iter().any(|seen| Arc::ptr_eq(seen, parent)) {
+            return Ok(false);
+        }
+        let is_removed = rustix::fs::fstat(&parent.directory)?.st_nlink == 0;
+        if !is_removed {
+            self.0.push(parent.clone());
+        }
+        Ok(is_removed)
+    }
 }
 
 impl std::ops::Deref for Parent {

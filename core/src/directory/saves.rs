@@ -202,7 +202,7 @@ fn nanoseconds(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{FileEviction, RelativePath, Shared};
+    use super::super::{FileEviction, Looked, RelativePath, Shared};
     use super::*;
     use crate::process::{Clock, Time};
     use std::sync::atomic::AtomicU64;
@@ -254,7 +254,7 @@ mod tests {
         aged("other", begun + 9);
         set(&time, begun + 10);
         let save = saver.begin_save().unwrap();
-        assert_eq!(saver.size(&path("told")).unwrap(), Some(0), "answered as existing");
+        assert_eq!(saver.size(&path("told"), &mut Looked::default()).unwrap(), Some(0), "answered as existing");
         set(&time, begun + 20);
         let before = evictor.unnamed_before(GRACE);
         assert!(before > (begun + 9) * NS && before < (begun + 10) * NS, "{before}");

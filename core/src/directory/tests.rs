@@ -50,7 +50,7 @@ fn a_file_is_written_whole_and_read_back() {
     assert_eq!(directory.write(&at, &[b"he", b"", b"llo"], false, true, None).unwrap(), Written::Written);
     assert_eq!(read(&directory, "chunks/a/ab").unwrap().unwrap(), b"hello");
     assert_eq!(read_range(&directory, "chunks/a/ab", 1, Some(3)).unwrap().unwrap(), b"ell");
-    assert_eq!(directory.size(&at).unwrap(), Some(5));
+    assert_eq!(directory.size(&at, &mut Looked::default()).unwrap(), Some(5));
     assert_eq!(scratch.path().join("store/chunks/a/ab").metadata().unwrap().mode() & 0o777, 0o600);
     assert_eq!(scratch.path().join("store/.kv-tmp").read_dir().unwrap().count(), 0);
     directory.sync(&[at], || Ok(())).unwrap();
@@ -87,7 +87,7 @@ fn links_are_never_followed() {
 
     assert_eq!(read(&directory, "out/secret").unwrap_err().kind(), ErrorKind::Denied);
     assert_eq!(read(&directory, "f").unwrap_err().kind(), ErrorKind::Denied);
-    assert_eq!(directory.size(&path("f")).unwrap(), None);
+    assert_eq!(directory.size(&path("f"), &mut Looked::default()).unwrap(), None);
     assert!(directory.write(&path("f"), &[b"mine"], false, false, None).is_err());
     assert!(directory.write(&path("out/new"), &[b"x"], false, false, None).is_err());
     assert!(!outside.join("new").exists());
@@ -113,7 +113,7 @@ fn a_planted_fifo_hangs_nothing() {
     let fifo = scratch.path().join("store/fifo");
     assert!(std::process::Command::new("mkfifo").arg(fifo).status().unwrap().success());
     assert_eq!(read(&directory, "fifo").unwrap_err().kind(), ErrorKind::Invalid);
-    assert_eq!(directory.size(&path("fifo")).unwrap(), None);
+    assert_eq!(directory.size(&path("fifo"), &mut Looked::default()).unwrap(), None);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn what_is_too_large_is_refused_before_it_is_read() {
 fn what_is_not_there_is_missing_and_not_an_error() {
     let (_scratch, directory) = open();
     assert_eq!(read(&directory, "a/b").unwrap(), None);
-    assert_eq!(directory.size(&path("a/b")).unwrap(), None);
+    assert_eq!(directory.size(&path("a/b"), &mut Looked::default()).unwrap(), None);
     assert!(!directory.remove(&path("a/b"), true, None).unwrap());
     assert!(directory.entries("a", None, 10).unwrap().is_empty());
     let error = directory.sync(&[path("a/b")], || Ok(())).unwrap_err();
@@ -214,7 +214,7 @@ fn a_read_only_directory_is_read_and_never_written() {
     let read_only = Arc::new(Directory::open_read_only(&store, &Arc::default()).unwrap());
     assert!(read_only.is_read_only() && !directory.is_read_only());
     assert_eq!(read(&read_only, "a/b").unwrap().unwrap(), b"x");
-    assert_eq!(read_only.size(&at).unwrap(), Some(1));
+    assert_eq!(read_only.size(&at, &mut Looked::default()).unwrap(), Some(1));
     assert_eq!(read_only.entries("", None, 10).unwrap().len(), 1);
     let denied = |outcome: Result<(), Error>| assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Denied);
     for replace in [false, true] {
@@ -261,7 +261,7 @@ fn no_path_leads_into_a_file_system_of_the_kernel() {
     for at in ["proc", &own("fd"), "sys", "dev"] {
         assert!(root.entries(at, None, 1).is_err(), "{at}");
     }
-    assert!(root.size(&path("proc/version")).is_err());
+    assert!(root.size(&path("proc/version"), &mut Looked::default()).is_err());
     // Other mounts are crossed: on this machine at least that of /dev/shm.
     let shared = tempfile::tempdir_in("/dev/shm").unwrap();
     std::fs::write(shared.path().join("f"), "shared").unwrap();
@@ -460,10 +460,10 @@ fn what_lies_in_a_directory_that_was_made_anew_is_there() {
     let (scratch, directory) = open();
     let at = path("chunks/a/ab");
     directory.write(&at, &[b"old"], false, true, None).unwrap();
-    assert_eq!(directory.size(&at).unwrap(), Some(3));
+    assert_eq!(directory.size(&at, &mut Looked::default()).unwrap(), Some(3));
     std::fs::remove_dir_all(scratch.path().join("store/chunks")).unwrap();
     let other = Arc::new(Directory::open(&scratch.path().join("store"), &Arc::default()).unwrap());
     other.write(&at, &[b"newer"], false, true, None).unwrap();
-    assert_eq!(directory.size(&at).unwrap(), Some(5));
+    assert_eq!(directory.size(&at, &mut Looked::default()).unwrap(), Some(5));
     assert_eq!(read(&directory, "chunks/a/ab").unwrap().unwrap(), b"newer");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::fs::{self, AtFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use super::{Directory, Guard, RelativePath};
+use super::{Directory, Guard, Looked, RelativePath};
 use crate::error::Error;
 use crate::limits::USE_NOTED;
 
@@ -85,7 +85,7 @@ impl Directory {
     /// Remove a file that was neither written nor used after a time, in nanoseconds since 1970-01-01 UTC.
     pub fn remove_unused(&self, path: &RelativePath, unused_since: u64) -> Result<FileEviction, Error> {
         self.check_writable()?;
-        let Some((parent, stat)) = self.look(path)? else { return Ok(FileEviction::Missing) };
+        let Some((parent, stat)) = self.look(path, &mut Looked::default())? else { return Ok(FileEviction::Missing) };
         if used(&stat) > unused_since {
             return Ok(FileEviction::Kept);
         }
@@ -156,8 +156,12 @@ mod tests {
     fn a_use_is_noted_four_times_a_minute_and_leaves_the_time_of_writing() {
         let (scratch, directory) = directory();
         type Use = fn(&Arc<Directory>, &str);
-        let uses: [(&str, Use); 2] =
-            [("read", read), ("size", |directory, name| assert_eq!(directory.size(&path(name)).unwrap(), Some(0)))];
+        let uses: [(&str, Use); 2] = [
+            ("read", read),
+            ("size", |directory, name| {
+                assert_eq!(directory.size(&path(name), &mut Looked::default()).unwrap(), Some(0))
+            }),
+        ];
         for (name, use_it) in uses {
             let at = scratch.path().join(name);
             aged(&at, 500, 1000);
@@ -176,7 +180,7 @@ mod tests {
         let at = scratch.path().join("tomorrow");
         let tomorrow = std::time::SystemTime::now() + Duration::from_secs(86_400);
         File::create(&at).unwrap().set_times(FileTimes::new().set_accessed(tomorrow)).unwrap();
-        directory.size(&path("tomorrow")).unwrap();
+        directory.size(&path("tomorrow"), &mut Looked::default()).unwrap();
         assert!(std::fs::metadata(&at).unwrap().accessed().unwrap() < tomorrow);
     }
 
@@ -185,7 +189,10 @@ mod tests {
         let (scratch, _) = directory();
         let at = scratch.path().join("f");
         aged(&at, 500, 400);
-        Directory::open_read_only(scratch.path(), &Arc::default()).unwrap().size(&path("f")).unwrap();
+        Directory::open_read_only(scratch.path(), &Arc::default())
+            .unwrap()
+            .size(&path("f"), &mut Looked::default())
+            .unwrap();
         assert!(ages(&at)[0] >= 500);
     }
 

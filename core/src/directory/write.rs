@@ -11,7 +11,7 @@ use kv_platform::{files, paths};
 use rustix::fs::{self, AtFlags, FileType, OFlags};
 use rustix::io::Errno;
 
-use super::{Directory, Guard, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath};
+use super::{Directory, Guard, Looked, PRIVATE_DIRECTORY, PRIVATE_FILE, RelativePath};
 use crate::error::Error;
 use crate::limits;
 use crate::signals::without_signal;
@@ -98,7 +98,7 @@ impl Directory {
         let written = if self.bounded { without_signal(libc::SIGXFSZ, write) } else { write() };
         let mut replaced = None;
         if replace && self.tally().is_some() {
-            replaced = self.look(path)?.map(|(_, stat)| stat.st_size as u64);
+            replaced = self.look(path, &mut Looked::default())?.map(|(_, stat)| stat.st_size as u64);
         }
         let placed = written.and_then(|()| match (durable, replace) {
             (true, _) => Ok(uninterrupted(|| files::sync_data(&file))?),

@@ -12,7 +12,7 @@ use crate::contract::bindings::kv_store::backend::files::{
     Entry, EvictOutcome, Host, HostDirectory, ReadOutcome, ReadRequest, RemoveOutcome, SizeOutcome, Space,
     WriteOutcome, WriteRequest,
 };
-use crate::directory::{Directory, FileEviction, Found, RelativePath, Wanted, Written};
+use crate::directory::{Directory, FileEviction, Found, Looked, RelativePath, Wanted, Written};
 use crate::error::{Error, ErrorKind};
 use crate::limits;
 use crate::until::Until;
@@ -183,7 +183,8 @@ impl HostDirectory for State {
 
     fn sizes(&mut self, handle: Resource<OpenDirectory>, paths: Vec<String>) -> GuestAnswer<Vec<SizeOutcome>> {
         let directory = self.directory(&handle)?;
-        let size = |path| match RelativePath::parse(path).and_then(|path| directory.size(&path)) {
+        let mut looked = Looked::default();
+        let size = |path| match RelativePath::parse(path).and_then(|path| directory.size(&path, &mut looked)) {
             Ok(Some(size)) => SizeOutcome::Size(size),
             Ok(None) => SizeOutcome::Missing,
             Err(error) => SizeOutcome::Failed(error.into()),

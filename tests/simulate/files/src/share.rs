@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kv_store_core::directory::{Directory, FileEviction, RelativePath, Wanted, Written};
+use kv_store_core::directory::{Directory, FileEviction, Looked, RelativePath, Wanted, Written};
 use kv_store_core::error::{Error as OfCore, ErrorKind as KindOfCore};
 use kv_store_core::limits;
 use kv_store_core::payload::{Destination, Filling};
@@ -111,7 +111,8 @@ impl<C: Calls> Granted for Share<C> {
 
     fn sizes(&self, paths: &[String]) -> Result<Vec<Result<Option<u64>>>> {
         self.call.goes_on();
-        let size = |name: &String| path(name).and_then(|path| self.directory.size(&path)).map_err(told);
+        let mut looked = Looked::default();
+        let size = |name: &String| path(name).and_then(|path| self.directory.size(&path, &mut looked)).map_err(told);
         Ok(self.one_batch(paths).map(size).collect())
     }
 
