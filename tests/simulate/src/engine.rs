@@ -191,8 +191,11 @@ impl Engine {
         let (met, pause): (&[&str], _) = match self.sim.plan.shape.backend {
             // Another engine may put the same at the same time, or replace it in steps where it is damaged.
             Backend::Mooncake(_) => (&["is being written by another client", "has lost what it has put"], SECOND),
-            // What was there expires between the put and the commit.
-            Backend::Redis(Redis { ttl_s: Some(_), .. }) => (&["has lost what it has put"], 0),
+            // What was there expires between the put and the commit; or others have removed the segment in which it lies, and the one that is being
+            // filled.
+            Backend::Redis(Redis { ttl_s: Some(_), .. }) | Backend::Segments { .. } => {
+                (&["has lost what it has put"], 0)
+            }
             // Another engine's save is under way, and it has just used all that there is.
             Backend::LocalFs { max_bytes: Some(_), .. } => (&["the store is full"], (SAVE_GRACE_S + 1) * SECOND),
             _ => (&[], 0),
