@@ -95,6 +95,23 @@ fn a_chunk_that_another_thread_stored_since_it_was_admitted_is_named() {
 }
 
 #[test]
+fn what_was_stored_or_lost_before_it_waits_is_owed() {
+    let (mut ledger, now) = (Ledger::default(), Instant::now());
+    ledger.wait(hash(1), (), 10, false);
+    ledger.wait(hash(1), (), 10, false);
+    assert!(!ledger.owes_what_waits());
+    ledger.lose(hash(2), gone());
+    ledger.wait(hash(2), (), 10, false);
+    assert!(ledger.owes_what_waits());
+    ledger.wait(hash(2), (), 10, true);
+    assert!(ledger.owes_what_waits(), "put once more");
+    ledger.stored(hash(2), 10, now, 0);
+    assert!(!ledger.owes_what_waits());
+    ledger.wait(hash(2), (), 10, true);
+    assert!(ledger.owes_what_waits(), "it is damaged");
+}
+
+#[test]
 fn data_of_a_lost_instance_is_lost_and_what_waits_is_not() {
     let (mut ledger, now) = (Ledger::default(), Instant::now());
     ledger.stored(hash(1), 10, now, 0);
