@@ -1,5 +1,6 @@
 //! A real SeaweedFS on free ports of the loopback interface: all of it in one process, and one bucket.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,9 @@ use super::super::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
 
 /// More than any start takes.
 const PATIENCE: Duration = Duration::from_secs(60);
+const ATTEMPTS: usize = 3;
+const SERVER_LOG: &str = "server.log";
+const SHELL_LOG: &str = "shell.log";
 /// Each server speaks gRPC this many ports above its own.
 const GRPC: u16 = 10_000;
 /// The variable that names the folder of servers from PyPI, and where they are without it.
@@ -38,6 +42,10 @@ fn program() -> Option<PathBuf> {
     Some(folder.join("weed")).filter(|program| program.exists())
 }
 
+fn log(folder: &Path, name: &str) -> File {
+    File::create(folder.join(name)).expect("it is ours")
+}
+
 /// A port that is free, as the one that goes with it is.
 fn free_port() -> u16 {
     let pair = || {
@@ -58,11 +66,18 @@ impl Real {
             return None;
         };
         // Another program may take one of the ports before the server does.
-        let started = (0..3).find_map(|_| Self::attempt(&program, bucket));
-        Some(started.expect("SeaweedFS starts"))
+        let mut why = String::new();
+        for _ in 0..ATTEMPTS {
+            match Self::attempt(&program, bucket) {
+                Ok(real) => return Some(real),
+                Err(said) => why = said,
+            }
+        }
+        panic!("SeaweedFS did not start in {ATTEMPTS} attempts; in the last one {why}")
     }
 
-    fn attempt(program: &Path, bucket: &str) -> Option<Self> {
+    /// Why not: what it said last.
+    fn attempt(program: &Path, bucket: &str) -> Result<Self, String> {
         static STARTED: AtomicU64 = AtomicU64::new(0);
         let nth = STARTED.fetch_add(1, Relaxed);
         let folder = std::env::temp_dir().join(format!("kv-store-simulate-s3-{}-{nth}", std::process::id()));
@@ -76,14 +91,27 @@ impl Real {
         let line = format!(
             "server -ip=127.0.0.1 -ip.bind=127.0.0.1 -dir=data -master.port={master} -master.telemetry=false \
              -master.volumeSizeLimitMB=64 -volume.port={volume} -volume.max=50 -filer=true -filer.port={filer} -s3=true -s3.port={port} \
-             -s3.config=s3.json -s3.port.iceberg=0"
+             -s3.config=s3.json -s3.port.iceberg=0 -s3.port.lance=0"
         );
         let mut server = Command::new(program);
         server.current_dir(&folder).args(line.split_whitespace());
-        server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log(&folder, SERVER_LOG));
         let process = server.spawn().expect("SeaweedFS is a program");
         let mut real = Real { process, port, folder };
-        (real.is_ready() && real.make_bucket(program, bucket, master, filer)).then_some(real)
+        if !real.is_ready() {
+            return Err(format!("it was not ready: {}", real.said(SERVER_LOG)));
+        }
+        match real.make_bucket(program, bucket, master, filer) {
+            true => Ok(real),
+            false => Err(format!("no bucket was made: {}\n{}", real.said(SHELL_LOG), real.said(SERVER_LOG))),
+        }
+    }
+
+    /// The end of a log.
+    fn said(&self, log: &str) -> String {
+        let text = std::fs::read_to_string(self.folder.join(log)).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
     /// It wants a signature.
@@ -106,7 +134,9 @@ impl Real {
         let mut shell = Command::new(program);
         shell.current_dir(&self.folder).arg("shell").arg(format!("-master=127.0.0.1:{master}"));
         shell.arg(format!("-filer=127.0.0.1:{filer}"));
-        shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let log = log(&self.folder, SHELL_LOG);
+        let same = log.try_clone().expect("a descriptor");
+        shell.stdin(Stdio::piped()).stdout(log).stderr(same);
         let mut shell = shell.spawn().expect("SeaweedFS is a program");
         let mut stdin = shell.stdin.take().expect("a pipe");
         let written = writeln!(stdin, "s3.bucket.create -name {bucket}");
