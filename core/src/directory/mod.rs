@@ -268,18 +268,18 @@ impl Directory {
         self.parents.get(path.parent(), self.shared.clock.now(), || self.open_directory(path.parent()))
     }
 
-    /// Look for a file in the directory that it lies in.
+    /// Look for a file in the directory that it lies in. `is_removed`: whether somebody has removed that.
     fn find_in_parent<T>(
         &self,
         path: &RelativePath,
-        looked: &mut Looked,
+        mut is_removed: impl FnMut(&Arc<Parent>) -> Result<bool, Errno>,
         find: impl Fn(&Arc<Parent>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let mut find = || {
             let parent = self.parent_of(path)?;
             match find(&parent) {
                 // A directory that was removed holds nothing, and another may be in its place.
-                Err(Errno::NOENT) if looked.is_removed(&parent)? => Err(Errno::STALE),
+                Err(Errno::NOENT) if is_removed(&parent)? => Err(Errno::STALE),
                 found => found,
             }
         };
@@ -294,7 +294,11 @@ impl Directory {
 
     /// Open a file without following any link, from the directory that it lies in.
     fn open_file(&self, path: &RelativePath, flags: OFlags) -> Result<OwnedFd, Errno> {
-        self.find_in_parent(path, &mut Looked::default(), |parent| paths::open_below(&***parent, path.name(), flags))
+        self.find_in_parent(
+            path,
+            |parent| parent.is_removed(),
+            |parent| paths::open_below(&***parent, path.name(), flags),
+        )
     }
 
     /// The same as [`Directory::open_directory`], made if it is missing.
@@ -327,7 +331,8 @@ impl Directory {
 
     /// What there is about the regular file at a path, and the directory that it lies in.
     fn look(&self, path: &RelativePath, looked: &mut Looked) -> Result<Option<(Arc<Parent>, fs::Stat)>, Error> {
-        let found = self.find_in_parent(path, looked, |parent| {
+        let is_removed = |parent: &Arc<Parent>| looked.is_removed(parent);
+        let found = self.find_in_parent(path, is_removed, |parent| {
             let stat = fs::statat(&***parent, path.name(), AtFlags::SYMLINK_NOFOLLOW)?;
             Ok((parent.clone(), stat))
         });

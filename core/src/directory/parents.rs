@@ -111,6 +111,12 @@ fn sweep_later(shared: &Arc<Shared>, kept: Weak<Mutex<Kept>>) -> bool {
     })
 }
 
+impl Parent {
+    pub(super) fn is_removed(&self) -> Result<bool, Errno> {
+        Ok(rustix::fs::fstat(&self.directory)?.st_nlink == 0)
+    }
+}
+
 /// Directories that were seen not to be removed since a call began, so that each is asked once.
 #[derive(Default)]
 pub struct Looked(Vec<Arc<Parent>>);
@@ -120,7 +126,7 @@ impl Looked {
         if self.0.iter().any(|seen| Arc::ptr_eq(seen, parent)) {
             return Ok(false);
         }
-        let is_removed = rustix::fs::fstat(&parent.directory)?.st_nlink == 0;
+        let is_removed = parent.is_removed()?;
         if !is_removed {
             self.0.push(parent.clone());
         }

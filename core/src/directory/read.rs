@@ -431,7 +431,7 @@ impl Directory {
         })?;
         match paths::open_cached(&**parent, path.name(), FLAGS) {
             // A directory that was removed holds nothing, and another may be in its place.
-            Err(Errno::NOENT) if fs::fstat(&**parent)?.st_nlink == 0 => Err(Errno::AGAIN),
+            Err(Errno::NOENT) if parent.is_removed()? => Err(Errno::AGAIN),
             opened => opened,
         }
     }

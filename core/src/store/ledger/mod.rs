@@ -150,7 +150,9 @@ impl<D: Clone> Ledger<D> {
 
     /// Whether something waits that a manifest is over whose flush may have been before.
     pub(super) fn owes_what_waits(&self) -> bool {
-        self.chunks.values().any(|place| matches!(place, ChunkStatus::Waiting { owed: true, .. }))
+        // As a rule nothing waits any more.
+        self.waiting_bytes > 0
+            && self.chunks.values().any(|place| matches!(place, ChunkStatus::Waiting { owed: true, .. }))
     }
 
     /// The backend has a chunk, as it said at `confirmed`. Returns the memory of its waiting bytes, which is free now.
