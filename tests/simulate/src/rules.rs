@@ -5,8 +5,8 @@ use kv_store_core::limits::{CONFIRMED_FOR, LOSS_TOLD_FOR};
 use crate::names::{Key, Kind, Version};
 use crate::oracle::{Change, Cover, End, Ledger, Operation, ms};
 use crate::plan::Backend;
-use crate::threads::Moment;
-use crate::world::{Entry, Origin, Removal, Slot, World, near_for};
+use crate::threads::{Moment, SECOND};
+use crate::world::{Entry, Origin, Removal, Slot, World};
 
 fn nanoseconds(long: std::time::Duration) -> Moment {
     u64::try_from(long.as_nanos()).unwrap_or(u64::MAX)
@@ -341,7 +341,8 @@ impl World {
         if self.may_be_held(op, key) || self.wall_jumps {
             return;
         }
-        let longest = near_for(&self.shape) + 3 * self.shape.deadline + nanoseconds(CONFIRMED_FOR);
+        let near_for = self.shape.near_ttl_s.map_or(0, |seconds| seconds * SECOND);
+        let longest = near_for + 3 * self.shape.deadline + nanoseconds(CONFIRMED_FOR);
         // Until it is told, a copy that came meanwhile may be near.
         let is_told = |by: Origin| {
             by.process == op.process

@@ -10,7 +10,7 @@ use crate::names::{self, Key, Kind, Stored, Version};
 use crate::oracle::Oracle;
 use crate::plan::{Plan, Shape};
 use crate::planted;
-use crate::threads::{Moment, SECOND};
+use crate::threads::Moment;
 use chance::Dice;
 
 /// A value as it lies.
@@ -38,10 +38,25 @@ pub struct Slot {
     pub without_file: Option<Moment>,
 }
 
+type Lay = Option<Entry>;
+
 impl Slot {
     /// Since when what is visible lies there.
     pub fn visible_since(&self) -> Moment {
         self.past.last().map_or(0, |(at, _)| *at)
+    }
+
+    /// What lay there just before a time, if that is known, and what came from then on until another one.
+    fn past_between(&self, from: Moment, until: Moment) -> (Option<&Lay>, impl Iterator<Item = &Lay>) {
+        let before = self.past.iter().rev().find(|(at, _)| *at < from).map(|(_, entry)| entry);
+        let within = self.past.iter().filter(move |(at, _)| (from..=until).contains(at)).map(|(_, entry)| entry);
+        (before, within)
+    }
+
+    /// Whether there was nothing at any time, as far back as was asked. What changed in the moment in which it was asked may have been seen before.
+    pub fn lacked_all_the_time(&self, from: Moment, until: Moment) -> bool {
+        let (before, mut within) = self.past_between(from, until);
+        before.is_none_or(Option::is_none) && within.all(Option::is_none)
     }
 }
 
@@ -207,12 +222,12 @@ impl World {
     /// A removal is a change, and so is a put that replaces, or under a key that is no hash of its content: while it may be carried out, its
     /// process does not count on the chunk.
     pub fn may_end_unknown(&mut self, request: &Request) {
-        let (places, of_any_kind) = match request {
-            Request::Put { replace, .. } => (request.places(), *replace),
-            Request::Delete(places) => (places.clone(), true),
+        let of_any_kind = match request {
+            Request::Put { replace, .. } => *replace,
+            Request::Delete(_) => true,
             _ => return,
         };
-        for key in places.iter().filter_map(|place| self.keys.get(place)) {
+        for key in request.places().iter().filter_map(|place| self.keys.get(place)) {
             if of_any_kind || key.kind != Kind::Content {
                 self.oracle.touches(*key);
             }
@@ -471,20 +486,10 @@ impl World {
     /// Whether a slot had something sound all the time.
     pub fn had_all_the_time(&self, key: Key, from: Moment, until: Moment) -> bool {
         self.lying(key).any(|slot| {
-            let before = slot.past.iter().rev().find(|(at, _)| *at < from).map(|(_, entry)| entry);
-            let within = slot.past.iter().filter(|(at, _)| (from..=until).contains(at)).map(|(_, entry)| entry);
-            let mut all = before.into_iter().chain(within).peekable();
-            before.is_some() && all.peek().is_some() && all.all(|entry| entry.as_ref().is_some_and(|entry| entry.sound))
+            let (before, mut within) = slot.past_between(from, until);
+            let is_sound = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.sound);
+            before.is_some_and(is_sound) && within.all(is_sound)
         })
-    }
-}
-
-impl Slot {
-    /// Whether there was nothing at any time, as far back as was asked. What changed in the moment in which it was asked may have been seen before.
-    pub fn lacked_all_the_time(&self, from: Moment, until: Moment) -> bool {
-        let before = self.past.iter().rev().find(|(at, _)| *at < from).map(|(_, entry)| entry);
-        let within = self.past.iter().filter(|(at, _)| (from..=until).contains(at)).map(|(_, entry)| entry);
-        before.into_iter().chain(within).all(Option::is_none)
     }
 }
 
@@ -492,9 +497,4 @@ impl Slot {
 fn torn(entry: &Entry, dice: &mut Dice) -> Entry {
     let bytes = Arc::new(dice.spoilt(&entry.bytes));
     Entry { bytes, sound: false, version: None }
-}
-
-/// How long after a moment a copy may be kept near.
-pub fn near_for(shape: &Shape) -> Moment {
-    shape.near_ttl_s.map_or(0, |seconds| seconds * SECOND)
 }

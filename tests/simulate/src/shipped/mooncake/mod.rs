@@ -28,7 +28,7 @@ use crate::plan::Mooncake as Setup;
 use crate::planted;
 use crate::sim::Sim;
 use crate::threads::{MILLISECOND, Moment};
-use crate::world::{Origin, World};
+use crate::world::Origin;
 use chance::Dice;
 
 /// How long nodes take to come to a master that does not know them.
@@ -85,11 +85,6 @@ pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -
     (0..setup.nodes).for_each(|node| state.mount(node, 0));
     let places = Arc::new(Places::of(places));
     Arc::new(Mooncake { sim: Arc::downgrade(sim), places, setup, term: 0, state: Arc::new(Mutex::new(state)) })
-}
-
-/// The place that an object is of.
-fn place_of<'a>(world: &'a World, object: &str) -> Option<&'a Stored> {
-    world.keys.keys().find(|place| shown::keys_of(place).iter().any(|key| key == object))
 }
 
 fn new_master(setup: Setup) -> Master {
@@ -250,10 +245,10 @@ impl Mooncake {
         let is_empty = !slots.iter().any(is_there);
         drop(state);
         let world = sim.world();
-        let is_spoilt =
-            || place_of(&world, key).and_then(|place| world.slots.get(place)).is_some_and(|slot| slot.rotted.is_some());
+        let slot = self.places.of_object(key).and_then(|place| world.slots.get(place));
+        let is_spoilt = slot.is_some_and(|slot| slot.rotted.is_some());
         // Nothing orders what began before a clock was set back and what was published after that, once all was removed.
-        let is_alone = is_empty || world.wall_went_back || is_spoilt();
+        let is_alone = is_empty || world.wall_went_back || is_spoilt;
         is_over && is_alone && !planted::is("store: a mooncake store changes chunks late")
     }
 
@@ -263,15 +258,14 @@ impl Mooncake {
         let begun = self.state.lock().master.objects.get(key).map(|object| object.started);
         let world = sim.world();
         let Some((returned, begun)) = world.returned.get(&origin.call).copied().zip(begun) else { return false };
-        let changes = || place_of(&world, key).and_then(|place| world.oracle.changes.get(world.keys.get(place)?));
+        let of = self.places.of_object(key).and_then(|place| world.keys.get(place));
+        let mut changes = of.and_then(|key| world.oracle.changes.get(key)).into_iter().flatten();
         // Once a later one was acknowledged, the next is not told of it.
-        let is_followed = || {
-            changes().into_iter().flatten().any(|change| {
-                let ended = matches!(change.end, End::Acknowledged(at) if at <= begun);
-                ended && change.process == origin.process && change.start >= returned
-            })
-        };
-        begun > returned && (!waits || is_followed())
+        let is_followed = changes.any(|change| {
+            let ended = matches!(change.end, End::Acknowledged(at) if at <= begun);
+            ended && change.process == origin.process && change.start >= returned
+        });
+        begun > returned && (!waits || is_followed)
     }
 
     /// Whether one of these objects lies here, whole or begun: of a chunk, or, where the call is over (`manifests`), a slot of a manifest.

@@ -20,6 +20,7 @@ const CHECKSUM_AT: usize = 24;
 
 /// The objects of each place, and the other way round.
 pub struct Places {
+    stored: Vec<Stored>,
     keys: Vec<Vec<String>>,
     pub by_key: HashMap<String, usize>,
 }
@@ -30,7 +31,12 @@ impl Places {
         let of_place =
             |(place, keys): (usize, &Vec<String>)| keys.iter().map(move |key| (key.clone(), place)).collect::<Vec<_>>();
         let by_key = keys.iter().enumerate().flat_map(of_place).collect();
-        Places { keys, by_key }
+        Places { stored: places.to_vec(), keys, by_key }
+    }
+
+    /// The place that an object is of.
+    pub fn of_object(&self, key: &str) -> Option<&Stored> {
+        self.by_key.get(key).and_then(|place| self.stored.get(*place))
     }
 
     pub fn keys(&self, place: usize) -> &[String] {
