@@ -18,6 +18,9 @@ use crate::threads::{Turns, Whose};
 /// How soon a store is looked at again that is over its bound, and in which nothing may go yet.
 const RETRIED: Duration = Duration::from_secs(1);
 
+/// From when on a count is made again though nothing may go: what it says need not be there any more.
+const COUNT_DOUBTED: Duration = Duration::from_secs(10);
+
 /// How long a store is looked after in one go, and one call more. Others wait for their turn meanwhile.
 const UPKEEP_PASS: Duration = Duration::from_secs(10);
 
@@ -294,6 +297,7 @@ impl BoundedStore {
     fn evict(&self, store: &dyn MaintainedStore, guard: &Guard, tally: &Tally) -> Result<(), Error> {
         let (bound, clock) = (&self.bound, &self.clock);
         let mut expires = bound.ttl.map(|ttl| clock.wall_ns().saturating_sub(nanoseconds(ttl)));
+        let mut recounted = false;
         let begun = clock.now();
         for _ in 0..limits::MAX_EVICTIONS {
             if clock.since(begun) > UPKEEP_PASS {
@@ -306,14 +310,11 @@ impl BoundedStore {
             let mut pressure = self.pressure.lock();
             let average = guard.entries().map_or(0, |entries| (used / entries.total().max(1)).max(1));
             let ran_out = guard.take_ran_out() || few;
-            let bytes = [
-                bound.over(used),
-                guard.take_awaited(used),
-                pressure.over(bound, used, available),
-                guard.entries_over().saturating_mul(average),
-                if ran_out { pressure.ran_out(used) } else { 0 },
-            ];
-            let bytes = bytes.into_iter().max().unwrap_or(0);
+            let counted =
+                bound.over(used).max(guard.take_awaited(used)).max(guard.entries_over().saturating_mul(average));
+            let for_disk = pressure.over(bound, used, available);
+            let for_files = if ran_out { pressure.ran_out(used) } else { 0 };
+            let bytes = counted.max(for_disk).max(for_files);
             let spent = pressure.is_spent(used);
             drop(pressure);
             if spent {
@@ -342,6 +343,13 @@ impl BoundedStore {
                     format_args!("the component says that it evicted {said} bytes, and removed no file"),
                 );
                 evicted.bytes = 0;
+            }
+            let age = clock.wall_ns().saturating_sub(tally.counted());
+            if evicted.bytes == 0 && counted > 0 && !recounted && age >= nanoseconds(COUNT_DOUBTED) {
+                // Others may have removed it, or counted it before it was written down.
+                recounted = true;
+                self.count(store, tally, guard.entries());
+                continue;
             }
             guard.set_cannot_free(evicted.bytes == 0 && bytes > 0);
             guard.made_room();
@@ -377,7 +385,73 @@ impl BoundedStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+    /// Its files are gone, whatever was counted.
+    struct Cleared {
+        counts: AtomicUsize,
+    }
+
+    impl MaintainedStore for Cleared {
+        fn uri(&self) -> &str {
+            "test://cleared"
+        }
+
+        fn is_maintained(&self) -> bool {
+            true
+        }
+
+        fn usage(&self) -> Result<Usage, Error> {
+            self.counts.fetch_add(1, Relaxed);
+            Ok(Usage { bytes: Some(0), ..Usage::default() })
+        }
+
+        fn evict(&self, _: &Eviction) -> Result<Evicted, Error> {
+            Ok(Evicted::default())
+        }
+    }
+
+    /// A clock of the calendar that begins when files are long counted.
+    struct Calendar(AtomicU64);
+
+    impl crate::process::Time for Calendar {
+        fn now(&self) -> Instant {
+            Instant::now()
+        }
+
+        fn wall(&self) -> std::time::SystemTime {
+            std::time::UNIX_EPOCH + Duration::from_secs(self.0.load(Relaxed))
+        }
+    }
+
+    #[test]
+    fn where_nothing_may_go_it_is_counted_whether_there_is_anything() {
+        const FILLED: i64 = 900_000;
+        let calendar = Arc::new(Calendar(AtomicU64::new(1_000_000)));
+        let clock = Clock::of(calendar.clone());
+        let scratch = tempfile::tempdir().unwrap();
+        let shared = Arc::new(crate::directory::Shared::of_test(clock.clone()));
+        let directory = Arc::new(Directory::open(scratch.path(), &shared).unwrap());
+        let upkeep = Arc::new(Evictor::new(clock, Spawn::of(|_, _| false)));
+        let cleared = Arc::new(Cleared { counts: AtomicUsize::new(0) });
+        let store: Arc<dyn MaintainedStore> = cleared.clone();
+        let bound = Bound { max_bytes: Some(1 << 20), evicts: true, ..Bound::default() };
+        let kept = begin(&upkeep, &store, (&Whose::default(), directory.clone()), bound).unwrap();
+        directory.tally().unwrap().add(FILLED);
+        let refused = || directory.admit(300_000, None).is_err();
+        // Each is what one who needs room does, and then who looks after the store.
+        for (after, refuses, counts) in [(0, true, 0), (9, true, 0), (10, false, 1), (10, false, 1)] {
+            calendar.0.store(1_000_000 + after, Relaxed);
+            refused();
+            kept.run_pass();
+            assert_eq!((refused(), cleared.counts.load(Relaxed)), (refuses, counts), "after {after} s");
+        }
+        // What is there and may not go is not counted at each look.
+        directory.tally().unwrap().add(FILLED);
+        refused();
+        kept.run_pass();
+        assert_eq!((refused(), cleared.counts.load(Relaxed)), (true, 1));
+    }
 
     #[test]
     fn who_needs_room_has_a_thread_started_that_could_not_be_had_before() {
