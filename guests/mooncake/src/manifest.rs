@@ -13,7 +13,8 @@
 //!
 //! So a reader sees the former one or the new one, whole, also when the writer dies between any two steps: until the new object is
 //! complete nobody sees it, and from then on nobody sees another. Once a reader or a writer has been answered there is no older one
-//! left, so a manifest that is evicted is a miss and never an older one. A writer removes what is lower than *its own* version, whatever
+//! left, so a manifest that is evicted is a miss and never an older one. What cannot be read as it was written may be the newest, or be
+//! whole in another replica: beside it nothing is the manifest, and it is removed last. A writer removes what is lower than *its own* version, whatever
 //! is the greatest when it looks: its own may have been evicted meanwhile. Of two writers at once one wins, whole. A slot in which a
 //! writer died is free again when Mooncake discards what it began (30 s); until then there are the other slots.
 //!
@@ -64,6 +65,7 @@ struct Version {
 
 /// What the slots hold at about one moment.
 struct Look {
+    begun: u64,
     versions: Vec<Version>,
     /// Slots that hold something else.
     damaged: Vec<usize>,
@@ -90,8 +92,10 @@ impl Store {
             look = self.versions(&keys)?;
         }
         let order = (look.next(system::now()), system::random());
-        let Look { versions, damaged, .. } = look;
-        self.remove(&keys, damaged.into_iter())?;
+        let Look { mut versions, damaged, .. } = look;
+        if !damaged.is_empty() {
+            self.remove_in_turn(&keys, &mut versions, damaged)?;
+        }
         let newest = versions.iter().max_by_key(|version| version.order).map(|version| version.slot);
         let after = newest.map_or_else(|| system::random() as usize % SLOTS, |slot| slot + 1);
         // Those that former changes may have tried, and given up themselves, come last.
@@ -136,28 +140,39 @@ impl Store {
         let Begun { end, .. } = self.begin(&keys)?;
         self.wait_until(end, &[0])?;
         let Look { mut versions, damaged, .. } = self.versions(&keys)?;
+        self.remove_in_turn(&keys, &mut versions, damaged)
+    }
+
+    /// Remove all, the oldest first, and what is damaged last: it may be the newest.
+    fn remove_in_turn(&self, keys: &[String], versions: &mut [Version], damaged: Vec<usize>) -> Result<()> {
         versions.sort_by_key(|version| version.order);
-        self.remove(&keys, damaged.into_iter())?;
-        versions.iter().try_for_each(|version| self.remove(&keys, [version.slot].into_iter()))
+        versions.iter().try_for_each(|version| self.remove(keys, [version.slot].into_iter()))?;
+        self.remove(keys, damaged.into_iter())
     }
 
     /// The greatest version, when it is the only one. `own`: what was just published; nothing that is lower stays, also where it is the
     /// greatest that is left.
     fn settle(&self, keys: &[String], own: Option<Order>) -> Result<Option<Version>> {
-        for _ in 1..FRESH_LOOKS {
-            let begun = system::monotonic();
-            let (newest, lower) = sorted(self.versions(keys)?.versions, own);
-            if lower.is_empty() {
+        let mut looks = 0;
+        loop {
+            looks += 1;
+            let Look { begun, versions, damaged, .. } = self.versions(keys)?;
+            if !damaged.is_empty() {
+                let Some(own) = own else { return Ok(None) };
+                if versions.iter().all(|version| version.order != own) {
+                    return Err(Error::unavailable("what was written of the manifest is gone or damaged already"));
+                }
+            }
+            let (newest, lower) = sorted(versions, own);
+            if lower.is_empty() && damaged.is_empty() {
                 return Ok(newest);
             }
-            if system::monotonic().saturating_sub(begun) < STALE {
+            if looks == FRESH_LOOKS || system::monotonic().saturating_sub(begun) < STALE {
                 self.remove(keys, lower.into_iter())?;
+                self.remove(keys, damaged.into_iter())?;
                 return Ok(newest);
             }
         }
-        let (newest, lower) = sorted(self.versions(keys)?.versions, own);
-        self.remove(keys, lower.into_iter())?;
-        Ok(newest)
     }
 
     /// What the slots hold, and which of them hold something else than a version.
@@ -168,8 +183,8 @@ impl Store {
         let mut quiet = 0;
         for _ in 1..MOST_LOOKS {
             match self.look(keys) {
-                Ok(look) if !look.versions.is_empty() && look.damaged.is_empty() => return Ok(look),
-                Ok(look) if look.written == 0 && look.damaged.is_empty() => {
+                Ok(Some(look)) if !look.versions.is_empty() && look.damaged.is_empty() => return Ok(look),
+                Ok(Some(look)) if look.written == 0 && look.damaged.is_empty() => {
                     quiet += 1;
                     if quiet == LOOKS {
                         return Ok(look);
@@ -180,26 +195,27 @@ impl Store {
             }
             system::sleep(PAUSE + system::random() % PAUSE)?;
         }
-        self.look(keys)
+        let look = self.look(keys)?;
+        look.ok_or_else(|| Error::unavailable("the manifest was not read before the leases of its objects ended"))
     }
 
-    fn look(&self, keys: &[String]) -> Result<Look> {
-        let mut look = Look { versions: Vec::new(), damaged: Vec::new(), written: 0 };
+    /// None: the leases ended before all was read, and somebody may have written since.
+    fn look(&self, keys: &[String]) -> Result<Option<Look>> {
         // Twice in one call: a version that moves from a slot that is still to be looked at to one that was is found all the same.
         let twice = [keys, keys].concat();
         let begun = system::monotonic();
         let mut first = self.master.locate(&twice)?;
         let second = first.split_off(keys.len());
         let is_written = |(first, second): &(&_, &_)| [*first, *second].iter().any(|of| matches!(of, Err(NOT_READY)));
-        look.written = first.iter().zip(&second).filter(is_written).count();
+        let written = first.iter().zip(&second).filter(is_written).count();
         let located = first.into_iter().zip(second).map(|(first, second)| first.or(second)).collect();
         let mut objects: Vec<Result<Option<Payload>>> = keys.iter().map(|_| Ok(None)).collect();
         let slots: Vec<usize> = (0..keys.len()).collect();
         let late = self.read(&slots, located, begun, &mut objects, &|replica| Some(replica.size), &|_| None);
         if !late.is_empty() {
-            // Their leases ended before they were read: somebody may have written since.
-            return Ok(Look { written: look.written.max(1), ..look });
+            return Ok(None);
         }
+        let mut look = Look { begun, versions: Vec::new(), damaged: Vec::new(), written };
         for (slot, object) in objects.into_iter().enumerate() {
             // One that cannot be read may be the newest: then there is no answer.
             let Some(object) = object? else { continue };
@@ -209,7 +225,7 @@ impl Store {
                 None => look.damaged.push(slot),
             }
         }
-        Ok(look)
+        Ok(Some(look))
     }
 
     fn remove(&self, keys: &[String], slots: impl Iterator<Item = usize>) -> Result<()> {

@@ -358,6 +358,21 @@ impl Oracle {
         });
     }
 
+    /// A manifest that began then was published over what was owed before.
+    pub fn publishes(&mut self, ledger: Ledger, start: Moment, now: Moment) {
+        let Oracle { owed, let_go, .. } = self;
+        owed.entry(ledger).or_default().retain(|key, owed| {
+            let stays = owed.last >= start;
+            if stays {
+                owed.first = owed.last;
+                owed.named.get_or_insert(start);
+            } else {
+                let_go.insert((ledger, *key), now);
+            }
+            stays
+        });
+    }
+
     /// Whether it is owed, or was at some time since then.
     pub fn was_owed(&self, ledger: Ledger, key: Key, since: Moment) -> bool {
         let is_owed = self.owed.get(&ledger).is_some_and(|owed| owed.contains_key(&key));
@@ -402,5 +417,16 @@ mod tests {
         assert!(oracle.was_owed(ledger, key, 20));
         oracle.forget(ledger, 10);
         assert!(oracle.was_owed(ledger, key, 10) && !oracle.was_owed(ledger, key, 11));
+    }
+
+    #[test]
+    fn what_was_published_may_have_been_answered_out_of_what_waited_before() {
+        let (ledger, key) = (Ledger::Handle { process: 0, handle: 0 }, Key { kind: Kind::Content, number: 0 });
+        let mut oracle = Oracle::new();
+        oracle.owes(ledger, key, 5);
+        oracle.publishes(ledger, 4, 8);
+        assert!(oracle.owed[&ledger].contains_key(&key), "it was put meanwhile");
+        oracle.publishes(ledger, 9, 12);
+        assert!(oracle.was_owed(ledger, key, 12) && !oracle.was_owed(ledger, key, 13));
     }
 }

@@ -77,12 +77,20 @@ impl World {
         self.lying(key).any(|slot| slot.durable.is_some() && slot.visible.is_some())
     }
 
-    /// Whether a register has another value than this change gave it. Of records that one may be lost, and the former with it: `docs/segments.md`
-    /// says of what was put after a commit that it is there or a miss.
+    /// Whether what this change put was put anew: a register has another value, or a chunk that was durable already has another place, because
+    /// the file where it lay could not be synced once more. Of records that one may be lost, and the former with it: `docs/segments.md` says of
+    /// what was put after a commit that it is there or a miss.
     fn is_replaced(&self, op: &Operation, key: Key) -> bool {
-        let other =
-            |slot: &Slot| slot.visible.as_ref().is_some_and(|entry| entry.version != Some(Version::from(op.number)));
-        self.shape.backend.has_records() && key.kind == Kind::Register && self.lying(key).any(other)
+        let is_other = |entry: &Entry| entry.version != Some(Version::from(op.number));
+        let is_elsewhere = |slot: &Slot| {
+            let left = slot.durable_until.filter(|until| *until > op.start && !self.failovers.contains(until));
+            left.is_some() && slot.visible.as_ref().is_some_and(|entry| entry.sound)
+        };
+        self.shape.backend.has_records()
+            && self.lying(key).any(|slot| match key.kind {
+                Kind::Register => slot.visible.as_ref().is_some_and(is_other),
+                _ => is_elsewhere(slot),
+            })
     }
 
     /// A put was answered as stored or existing: it is readable by every client, and durable where that was asked for.
@@ -154,12 +162,7 @@ impl World {
                 self.oracle.covers.entry(key).or_default().push(Cover { process: op.process, start: since });
             }
         }
-        let owed = self.oracle.owed.entry(ledger).or_default();
-        owed.retain(|_, owed| owed.last >= op.start);
-        owed.values_mut().for_each(|owed| {
-            owed.first = owed.last;
-            owed.named.get_or_insert(op.start);
-        });
+        self.oracle.publishes(ledger, op.start, now);
     }
 
     /// Note which puts of queues a commit should have waited for, and what is not there.

@@ -27,6 +27,8 @@ pub struct Entry {
 pub struct Slot {
     pub visible: Option<Entry>,
     pub durable: Option<Entry>,
+    /// When a file ceased to have it for certain.
+    pub durable_until: Option<Moment>,
     /// What was visible, and from when.
     pub past: Vec<(Moment, Option<Entry>)>,
     pub removals: Vec<Removal>,
@@ -53,7 +55,7 @@ impl Slot {
         (before, within)
     }
 
-    /// Whether there was nothing at any time, as far back as was asked. What changed in the moment in which it was asked may have been seen before.
+    /// Whether there was nothing at any time, as far back as was asked. What changed in that moment may have been seen before.
     pub fn lacked_all_the_time(&self, from: Moment, until: Moment) -> bool {
         let (before, mut within) = self.past_between(from, until);
         before.is_none_or(Option::is_none) && within.all(Option::is_none)
@@ -219,8 +221,7 @@ impl World {
         }
     }
 
-    /// A removal is a change, and so is a put that replaces, or under a key that is no hash of its content: while it may be carried out, its
-    /// process does not count on the chunk.
+    /// While a removal, or a put that may replace, can still be carried out, its process does not count on the chunk.
     pub fn may_end_unknown(&mut self, request: &Request) {
         let of_any_kind = match request {
             Request::Put { replace, .. } => *replace,
@@ -234,7 +235,6 @@ impl World {
         }
     }
 
-    /// A request, for people.
     pub fn describe(&self, request: &Request) -> String {
         let name = |place: &Stored| self.keys.get(place).map_or("?".to_owned(), Key::to_string);
         let names = |places: &[Stored]| places.iter().map(name).collect::<Vec<_>>().join(" ");

@@ -261,7 +261,11 @@ fn look(sim: &Sim, files: &Files, by: Option<&(Origin, Request)>) {
             }
             _ => {}
         }
-        world.slot_mut(place).durable = certain;
+        let slot = world.slot_mut(place);
+        if slot.durable.is_some() && certain.is_none() {
+            slot.durable_until = Some(now);
+        }
+        slot.durable = certain;
     }
     state.last = all;
     if let Some((origin, Request::Commit { fresh, .. })) = publishes.filter(|_| sim.plan.shape.backend.has_records()) {

@@ -236,7 +236,7 @@ impl Mooncake {
     }
 
     /// Whether a version of a manifest that is ended after the end of its call may be seen, because there is none that is whole: what was there is
-    /// removed, evicted or damaged. Until the end of the call the next change takes back what it has begun.
+    /// removed, or is about to be, evicted or damaged. Until the end of the call the next change takes back what it has begun.
     fn may_be_seen(&self, sim: &Sim, origin: Origin, key: &str) -> bool {
         let is_over = sim.world().returned.contains_key(&origin.call) && !server::waits(sim, origin.call);
         let state = self.state.lock();
@@ -245,10 +245,14 @@ impl Mooncake {
         let is_empty = !slots.iter().any(is_there);
         drop(state);
         let world = sim.world();
-        let slot = self.places.of_object(key).and_then(|place| world.slots.get(place));
+        let place = self.places.of_object(key);
+        let slot = place.and_then(|place| world.slots.get(place));
+        let name = place.and_then(|place| world.keys.get(place));
+        let mut changes = name.and_then(|name| world.oracle.changes.get(name)).into_iter().flatten();
+        let is_removed = changes.any(|change| change.version.is_none() && change.end == End::Running);
         let is_spoilt = slot.is_some_and(|slot| slot.rotted.is_some());
         // Nothing orders what began before a clock was set back and what was published after that, once all was removed.
-        let is_alone = is_empty || world.wall_went_back || is_spoilt;
+        let is_alone = is_empty || is_removed || world.wall_went_back || is_spoilt;
         is_over && is_alone && !planted::is("store: a mooncake store changes chunks late")
     }
 
@@ -285,6 +289,20 @@ impl Mooncake {
         let now = sim.threads.moment();
         for place in places {
             server::rots(sim, *place, now);
+        }
+    }
+
+    /// Bytes of versions of manifests, whole ones or what is being written, are others now: one of those is damaged, beside others that are not.
+    fn is_damaged_beside(&self, sim: &Sim, origin: Origin, address: u64, len: u64) {
+        let state = self.state.lock();
+        let is_own = |key: &String| state.placed.contains_key(&(origin.call, key.clone()));
+        let here = state.master.objects.iter().filter(|(_, object)| object.lies_in(address, len));
+        let others = here.filter(|(key, _)| !shown::is_chunk(key) && !is_own(key));
+        let places: Vec<&Stored> = others.filter_map(|(key, _)| self.places.of_object(key)).collect();
+        drop(state);
+        let mut world = sim.world();
+        for place in places {
+            world.slot_mut(place).rotted = Some(sim.threads.moment());
         }
     }
 

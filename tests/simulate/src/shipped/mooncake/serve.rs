@@ -231,6 +231,7 @@ impl Mooncake {
         drop(state);
         let others = self.others(address, bytes.len() as u64, &own);
         self.are_overwritten(sim, &others);
+        self.is_damaged_beside(sim, origin, address, bytes.len() as u64);
         server::settled(sim);
     }
 }
