@@ -318,10 +318,6 @@ pub fn befall(sim: &Arc<Sim>, event: &Event, dice: &mut Dice) -> bool {
         }
         _ => return false,
     }
-    if matches!(event, Event::Evict(_) | Event::EvictMany(_) | Event::Remove(_) | Event::Rot(_)) {
-        // What others remove is known when the files are counted again: within an hour, which no history waits for.
-        files.state.lock().start_machine();
-    }
     look(sim, files, None);
     true
 }
