@@ -8,7 +8,8 @@ use kv_store_core::until::Until;
 use kv_store_core::{Error, ErrorKind};
 
 use crate::guest::Guest;
-use crate::names::Stored;
+use crate::hashed::HashMap;
+use crate::names::{Key, Stored};
 use crate::planted;
 use crate::threads::{MICROSECOND, MILLISECOND, Moment};
 use crate::world::{Origin, Pending, Reply, Request, World};
@@ -169,6 +170,27 @@ impl Request {
                 Request::Delete(places.collect())
             }
             other => other.clone(),
+        }
+    }
+
+    /// For people. `keys`: which key a place is of.
+    pub fn describe(&self, keys: &HashMap<Stored, Key>) -> String {
+        let name = |place: &Stored| keys.get(place).map_or("?".to_owned(), Key::to_string);
+        let names = |places: &[Stored]| places.iter().map(name).collect::<Vec<_>>().join(" ");
+        match self {
+            Request::Exists(places) => format!("exists {}", names(places)),
+            Request::Put { chunks, replace } => {
+                let places: Vec<Stored> = chunks.iter().map(|(place, _)| place.clone()).collect();
+                format!("{} {}", if *replace { "replace" } else { "put" }, names(&places))
+            }
+            Request::Get(places) => format!("get {}", names(places)),
+            Request::Delete(places) => format!("delete {}", names(places)),
+            Request::Commit { fresh, manifest } => {
+                let manifest = manifest.as_ref().map_or("nothing".to_owned(), |(place, _)| name(place));
+                format!("commit {manifest} over {}", names(fresh))
+            }
+            Request::GetManifest(place) => format!("get {}", name(place)),
+            Request::DeleteManifest(place) => format!("delete {}", name(place)),
         }
     }
 
@@ -337,7 +359,7 @@ impl<'a> Call<'a> {
     fn carry_out(&self, request: &Request) -> Reply {
         let sim = &self.guest.sim;
         sim.say(|| {
-            let text = sim.world().describe(request);
+            let text = request.describe(&sim.world().keys);
             format!("  carried out for {}: {text}", self.origin.operation)
         });
         carry_out(&mut self.guest.sim.world(), request, self.origin, &self.former, self.now())
@@ -400,7 +422,7 @@ impl<'a> Call<'a> {
         sim.threads.at(at, move || {
             let now = late.threads.moment();
             late.say(|| {
-                let text = late.world().describe(&request);
+                let text = request.describe(&late.world().keys);
                 format!("  late, for {}: {text}", origin.operation)
             });
             let mut world = late.world();

@@ -1,5 +1,6 @@
 //! The rules: what each answer promises, held against what lies in the storage system at that moment.
 
+use kv_store_core::envelope::TAIL_BYTES;
 use kv_store_core::limits::{CONFIRMED_FOR, LOSS_TOLD_FOR};
 
 use crate::names::{Key, Kind, Version};
@@ -73,6 +74,21 @@ impl World {
         self.shape.backend.has_records() && lying.peek().is_some() && lying.all(is_taken)
     }
 
+    /// Whether all that lies there is shorter than what was put, or longer, and was when the process began: nobody has told it anything else, and
+    /// these backends compare lengths.
+    fn has_another_length(&self, op: &Operation, key: Key) -> bool {
+        let compares = matches!(self.shape.backend, Backend::LocalFs { .. } | Backend::S3(_));
+        let begun = self.begun.get(op.process).copied().unwrap_or(0).min(op.start);
+        let mut lying = self.lying(key).filter(|slot| slot.visible.is_some()).peekable();
+        let is_other = |slot: &Slot| {
+            let entry = slot.visible.as_ref().filter(|entry| !entry.sound);
+            let len = entry.map(|entry| (entry.bytes.len(), self.shape.lengths.value(key, 0).len()));
+            let is_long = |(is, should): (usize, usize)| is != should && is != should + TAIL_BYTES;
+            slot.visible_since() < begun && len.is_some_and(is_long)
+        };
+        compares && matches!(key.kind, Kind::Content | Kind::Opaque) && lying.peek().is_some() && lying.all(is_other)
+    }
+
     fn is_durable(&self, key: Key) -> bool {
         self.lying(key).any(|slot| slot.durable.is_some() && slot.visible.is_some())
     }
@@ -105,6 +121,12 @@ impl World {
                 op.number
             );
             self.oracle.violated("not-visible", text, now);
+        } else if self.has_another_length(op, key) && !excused {
+            let text = format!(
+                "{key}: operation {} was answered that it is stored, and what lies there has had another length all the time",
+                op.number
+            );
+            self.oracle.violated("half-stays", text, now);
         } else if durable
             && !self.is_durable(key)
             && !excused
@@ -321,8 +343,9 @@ impl World {
     /// what their keys are. What it answers may have come with a prefetch before it.
     pub fn may_be_unchecked(&self, op: &Operation, key: Key) -> bool {
         let prefetches = self.oracle.prefetched.get(&(op.ledger, key)).into_iter().flatten();
-        // What Mooncake has removed it gives to others, also while somebody reads it.
-        let is_read_late = || self.removals(key).any(|removal| removal.at >= op.start);
+        // What Mooncake was asked to remove it gives to others, also while somebody reads it. It evicts nothing that has a lease.
+        let is_asked_for = |removal: &Removal| removal.by.is_some() || self.outsiders_remove;
+        let is_read_late = || self.removals(key).any(|removal| removal.at >= op.start && is_asked_for(removal));
         let changed = self.lying(key).any(|slot| slot.rotted.is_some())
             || (matches!(self.shape.backend, Backend::Mooncake(_)) && is_read_late())
             || self.faulty.contains(&op.number)
@@ -411,7 +434,10 @@ impl World {
 
     /// Whether nothing but a clock that was set back told the generation of a manifest.
     fn may_begin_anew(&self, key: Key) -> bool {
-        self.wall_went_back && self.may_leave_no_generation(key)
+        let is_removed = || self.removals(key).next().is_some();
+        self.wall_went_back
+            && self.may_leave_no_generation(key)
+            && (!self.shape.backend.orders_nothing() || is_removed())
     }
 
     /// Whether what was under a key before may have left nothing that orders what came after it: it was evicted, or what a removal left was,

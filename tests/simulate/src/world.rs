@@ -8,7 +8,7 @@ use kv_store_core::backend::{Presence, Put};
 use crate::hashed::{HashMap, HashSet};
 use crate::names::{self, Key, Kind, Stored, Version};
 use crate::oracle::Oracle;
-use crate::plan::{Plan, Shape};
+use crate::plan::{Event, Plan, Shape};
 use crate::planted;
 use crate::threads::Moment;
 use chance::Dice;
@@ -129,7 +129,7 @@ pub struct World {
     /// Engines whose threads have ended.
     pub finished: usize,
     /// When each engine begins.
-    begun: Vec<Moment>,
+    pub begun: Vec<Moment>,
     pub frozen_until: Moment,
     pub partitioned: HashMap<usize, Moment>,
     /// Processes that a system call held up: from when to when.
@@ -146,6 +146,8 @@ pub struct World {
     pub unfenced: BTreeSet<usize>,
     /// Outsiders have removed something of a server: it may have been what the removal of a manifest left.
     pub tombstones_go: bool,
+    /// Outsiders remove chunks and manifests.
+    pub outsiders_remove: bool,
     /// Generations of manifests may be lower than former ones.
     pub generations_fall: bool,
     /// Instances lost.
@@ -190,6 +192,7 @@ impl World {
             wall_went_back: false,
             unfenced: BTreeSet::new(),
             tombstones_go: false,
+            outsiders_remove: plan.events.iter().any(|planned| matches!(planned.event, Event::Remove(_))),
             generations_fall: false,
             lost: 0,
             generation: 0,
@@ -232,26 +235,6 @@ impl World {
             if of_any_kind || key.kind != Kind::Content {
                 self.oracle.touches(*key);
             }
-        }
-    }
-
-    pub fn describe(&self, request: &Request) -> String {
-        let name = |place: &Stored| self.keys.get(place).map_or("?".to_owned(), Key::to_string);
-        let names = |places: &[Stored]| places.iter().map(name).collect::<Vec<_>>().join(" ");
-        match request {
-            Request::Exists(places) => format!("exists {}", names(places)),
-            Request::Put { chunks, replace } => {
-                let places: Vec<Stored> = chunks.iter().map(|(place, _)| place.clone()).collect();
-                format!("{} {}", if *replace { "replace" } else { "put" }, names(&places))
-            }
-            Request::Get(places) => format!("get {}", names(places)),
-            Request::Delete(places) => format!("delete {}", names(places)),
-            Request::Commit { fresh, manifest } => {
-                let manifest = manifest.as_ref().map_or("nothing".to_owned(), |(place, _)| name(place));
-                format!("commit {manifest} over {}", names(fresh))
-            }
-            Request::GetManifest(place) => format!("get {}", name(place)),
-            Request::DeleteManifest(place) => format!("delete {}", name(place)),
         }
     }
 

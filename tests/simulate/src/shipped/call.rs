@@ -134,7 +134,7 @@ impl Call {
         drop(world);
         let origin = Origin { process: of.process, operation, call };
         sim.say(|| {
-            let text = sim.world().describe(&request);
+            let text = request.describe(&sim.world().keys);
             format!("  call {call} of {operation}: {text}")
         });
         files::called(&sim, origin, &request);

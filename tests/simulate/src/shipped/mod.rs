@@ -192,9 +192,9 @@ impl Instances {
     fn acquire(&self, until: &Until) -> Result<Slot<'_>, Error> {
         let (begun, end) = (self.sim.threads.moment(), self.sim.threads.moment_of(until.deadline()));
         loop {
-            // What befalls the calls that have all instances leaves less time to this one.
+            // What befalls the calls that have all instances leaves less time to this one. Who waits looks now and then, and others may be quicker.
             let now = self.sim.threads.moment();
-            if now - begun > LONG {
+            if now - begun > LONG || now >= end {
                 self.sim.world().faulty.insert(self.sim.threads.task().operation);
             }
             let mut slots = self.slots.lock();

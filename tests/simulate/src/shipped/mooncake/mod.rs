@@ -72,7 +72,7 @@ enum Change {
 pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -> Arc<dyn Serves> {
     let nodes = (0..setup.nodes).map(|number| Node::new(number, setup.memory)).collect();
     let mut state = State {
-        master: new_master(setup),
+        master: Master::new(setup.lease),
         nodes,
         term: 0,
         seen: Seen::default(),
@@ -85,12 +85,6 @@ pub fn start(sim: &Arc<Sim>, setup: Setup, places: &[Stored], dice: &mut Dice) -
     (0..setup.nodes).for_each(|node| state.mount(node, 0));
     let places = Arc::new(Places::of(places));
     Arc::new(Mooncake { sim: Arc::downgrade(sim), places, setup, term: 0, state: Arc::new(Mutex::new(state)) })
-}
-
-fn new_master(setup: Setup) -> Master {
-    let mut master = Master::new(setup.lease);
-    master.ends_puts_of_others = planted::is("store: a mooncake master ends the puts of others");
-    master
 }
 
 impl State {
@@ -439,7 +433,7 @@ impl Serves for Mooncake {
         let now = sim.threads.moment();
         let mut state = self.state.lock();
         state.term += 1;
-        state.master = new_master(self.setup);
+        state.master = Master::new(self.setup.lease);
         for node in 0..state.nodes.len() {
             if state.nodes[node].lives(now) {
                 state.mount(node, now + dice.below(COMES_WITHIN));
