@@ -250,7 +250,7 @@ pub fn run(only: Option<&str>, time: Duration, as_json: bool) -> Result<bool, St
             all.iter().for_each(|searched| println!("{}", searched.line()));
             let searched_for = all.len() - left;
             println!(
-                "\n{found} of {searched_for} found, in {seconds} s each at most; {left} not searched for: tests fail with them"
+                "\n{found} of {searched_for} found, in {seconds} s each at most; {left} not searched for, for the reasons that are told"
             );
         }
     }
