@@ -72,9 +72,11 @@ impl Backend for LocalFs {
         let sizes = if replace { vec![SizeOutcome::Missing; paths.len()] } else { self.directory.sizes(&paths)? };
         let items = || chunks.iter().zip(&paths).zip(&sizes);
         let whole = |chunk: &Chunk, size: &SizeOutcome| known(size) == Some(chunk.len);
+        // What cannot be looked at may be there, and be of another length.
+        let failed = |size: &SizeOutcome| unseen(size).cloned();
 
         let requests: Vec<WriteRequest> = items()
-            .filter(|((chunk, _), size)| !whole(chunk, size))
+            .filter(|((chunk, _), size)| !whole(chunk, size) && failed(size).is_none())
             .map(|((chunk, path), size)| WriteRequest {
                 path: path.clone(),
                 content: vec![chunk.part()],
@@ -91,6 +93,9 @@ impl Backend for LocalFs {
             .map_while(|((chunk, _), size)| {
                 if whole(chunk, size) {
                     return Some(PutOutcome::Existed);
+                }
+                if let Some(error) = failed(size) {
+                    return Some(PutOutcome::Failed(error));
                 }
                 Some(match written.next()? {
                     WriteOutcome::Written => PutOutcome::Stored,
