@@ -71,12 +71,15 @@ impl Backend for LocalFs {
         let paths: Vec<String> = chunks.iter().map(|chunk| layout::chunk_path(chunk.hash)).collect();
         let sizes = if replace { vec![SizeOutcome::Missing; paths.len()] } else { self.directory.sizes(&paths)? };
         let items = || chunks.iter().zip(&paths).zip(&sizes);
-        let whole = |chunk: &Chunk, size: &SizeOutcome| known(size) == Some(chunk.len);
-        // What cannot be looked at may be there, and be of another length.
-        let failed = |size: &SizeOutcome| unseen(size).cloned();
+        // What the size alone says. What cannot be looked at may be there, and be of another length.
+        let told = |chunk: &Chunk, size: &SizeOutcome| match size {
+            SizeOutcome::Size(len) if *len == chunk.len => Some(PutOutcome::Existed),
+            SizeOutcome::Failed(error) => Some(PutOutcome::Failed(error.clone())),
+            SizeOutcome::Size(_) | SizeOutcome::Missing => None,
+        };
 
         let requests: Vec<WriteRequest> = items()
-            .filter(|((chunk, _), size)| !whole(chunk, size) && failed(size).is_none())
+            .filter(|((chunk, _), size)| told(chunk, size).is_none())
             .map(|((chunk, path), size)| WriteRequest {
                 path: path.clone(),
                 content: vec![chunk.part()],
@@ -91,11 +94,8 @@ impl Backend for LocalFs {
         // A short answer of the host makes a short answer of ours.
         Ok(items()
             .map_while(|((chunk, _), size)| {
-                if whole(chunk, size) {
-                    return Some(PutOutcome::Existed);
-                }
-                if let Some(error) = failed(size) {
-                    return Some(PutOutcome::Failed(error));
+                if let Some(outcome) = told(chunk, size) {
+                    return Some(outcome);
                 }
                 Some(match written.next()? {
                     WriteOutcome::Written => PutOutcome::Stored,

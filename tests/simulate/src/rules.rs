@@ -42,10 +42,15 @@ impl World {
         self.lying(key).any(|slot| slot.visible.is_some())
     }
 
+    /// Whether something lies there, and all of it is so.
+    fn all_that_lies(&self, key: Key, is: impl Fn(&Slot) -> bool) -> bool {
+        let mut lying = self.lying(key).filter(|slot| slot.visible.is_some()).peekable();
+        lying.peek().is_some() && lying.all(is)
+    }
+
     /// Whether all that lies there lies in files that were gone at that time.
     fn was_without_file(&self, key: Key, at: Moment) -> bool {
-        let mut lying = self.lying(key).filter(|slot| slot.visible.is_some()).peekable();
-        lying.peek().is_some() && lying.all(|slot| slot.without_file.is_some_and(|since| since < at))
+        self.all_that_lies(key, |slot| slot.without_file.is_some_and(|since| since < at))
     }
 
     /// Whether what lay there at some time since then was damaged: nobody knows that before he reads it, and who stores it again does not lose what
@@ -62,7 +67,6 @@ impl World {
     /// Whether a power loss has left the entries of records in the log, and not what they name. A record that is not sure to be on the disk is
     /// read before somebody goes by it.
     fn power_has_taken(&self, key: Key) -> bool {
-        let mut lying = self.lying(key).filter(|slot| slot.visible.is_some()).peekable();
         let unsound = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| !entry.sound);
         let is_taken = |slot: &Slot| {
             // What is named in a file that somebody has removed, or was damaged before, may be what was on the disk.
@@ -71,7 +75,7 @@ impl World {
                 && self.failovers.contains(&slot.visible_since())
                 && !slot.past.iter().rev().skip(1).any(|(_, entry)| unsound(entry))
         };
-        self.shape.backend.has_records() && lying.peek().is_some() && lying.all(is_taken)
+        self.shape.backend.has_records() && self.all_that_lies(key, is_taken)
     }
 
     /// Whether all that lies there is shorter than what was put, or longer, and was when the process began: nobody has told it anything else, and
@@ -79,14 +83,13 @@ impl World {
     fn has_another_length(&self, op: &Operation, key: Key) -> bool {
         let compares = matches!(self.shape.backend, Backend::LocalFs { .. } | Backend::S3(_));
         let begun = self.begun.get(op.process).copied().unwrap_or(0).min(op.start);
-        let mut lying = self.lying(key).filter(|slot| slot.visible.is_some()).peekable();
         let is_other = |slot: &Slot| {
             let entry = slot.visible.as_ref().filter(|entry| !entry.sound);
             let len = entry.map(|entry| (entry.bytes.len(), self.shape.lengths.value(key, 0).len()));
             let is_long = |(is, should): (usize, usize)| is != should && is != should + TAIL_BYTES;
             slot.visible_since() < begun && len.is_some_and(is_long)
         };
-        compares && matches!(key.kind, Kind::Content | Kind::Opaque) && lying.peek().is_some() && lying.all(is_other)
+        compares && matches!(key.kind, Kind::Content | Kind::Opaque) && self.all_that_lies(key, is_other)
     }
 
     fn is_durable(&self, key: Key) -> bool {
