@@ -107,7 +107,7 @@ impl Guard {
 
     /// How many files are to go so that the store is well below what it may have.
     pub fn entries_over(&self) -> u64 {
-        let over = |(max, entries): &(u64, Tally)| match entries.total() {
+        let over = |(max, entries): &(u64, Tally)| match entries.reckoned() {
             used if used >= max - max / 20 => (used - (max - max / 10)).max(1),
             _ => 0,
         };
@@ -215,7 +215,7 @@ impl Guard {
             self.leave(left);
         }
         let Some(tally) = &self.tally else { return Ok(admitted) };
-        let used = tally.total().saturating_add(len);
+        let used = tally.reckoned().saturating_add(len);
         if used > self.high {
             self.wake();
         }
@@ -227,10 +227,10 @@ impl Guard {
             return Err(self.refuse(message));
         }
         let Some((max, entries)) = &self.entries else { return Ok(admitted) };
-        if entries.total() >= max - max / 20 {
+        if entries.reckoned() >= max - max / 20 {
             self.wake();
         }
-        if entries.total() >= *max && !self.await_until(until, || entries.total() < *max) {
+        if entries.reckoned() >= *max && !self.await_until(until, || entries.reckoned() < *max) {
             return Err(self.refuse(format!("the store is full: max_entries = {max}, until some files are removed")));
         }
         Ok(admitted)
@@ -239,7 +239,7 @@ impl Guard {
     /// Wait a moment for the eviction, which others have outrun.
     fn await_room(&self, tally: &Tally, len: u64, until: Option<&Until>) -> bool {
         let fits = || {
-            let fits = tally.total().saturating_add(len) <= self.max_bytes;
+            let fits = tally.reckoned().saturating_add(len) <= self.max_bytes;
             if !fits {
                 self.awaited.fetch_max(len, Relaxed);
             }

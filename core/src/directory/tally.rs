@@ -5,11 +5,12 @@
 //! the bound; so it costs a write no system call, and what processes have not written down is a fraction of a percent. A
 //! process that is killed loses that much; the files are counted anew now and then, and after a restart of the machine. Nobody
 //! waits for the file's lock: who does not get it writes down later. All threads that share its descriptor share the lock, so a
-//! mutex stands before it. On a disk that is full the count is kept in memory until it can be written, so that what has filled
+//! mutex stands before it. While one stands still as it writes down, nobody learns what others put: each then reckons with as much of
+//! others as it put itself. On a disk that is full the count is kept in memory until it can be written, so that what has filled
 //! the disk can be evicted.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use kv_platform::sync::Mutex;
@@ -32,6 +33,12 @@ const LAST_TRIES: usize = 50;
 /// How often a thread writes down what others have left to it.
 const CAUGHT_UP: usize = 8;
 
+/// Who finds another at it so often in a row has met one that stands still: writing down takes microseconds.
+const HELD_UP: u32 = 4;
+
+/// While one stands still, each process takes it that so many write to the directory, each as much as itself.
+const WRITERS: i64 = 8;
+
 /// A count of bytes that several processes share.
 #[derive(Debug)]
 pub struct Tally {
@@ -43,6 +50,8 @@ pub struct Tally {
     shared: AtomicI64,
     /// What is not written down yet.
     own: AtomicI64,
+    /// How often in a row another was found writing down.
+    missed: AtomicU32,
     step: i64,
     /// When the files were last counted: nanoseconds since 1970-01-01 UTC; 0: never, as far as is known.
     counted: AtomicU64,
@@ -100,9 +109,9 @@ impl Tally {
         }
         let step = i64::try_from(most / 1024).unwrap_or(i64::MAX).clamp(1, 16 << 20);
         let (shared, own, counted) = (AtomicI64::new(0), AtomicI64::new(0), AtomicU64::new(0));
-        let removed = AtomicU64::new(0);
+        let (missed, removed) = (AtomicU32::new(0), AtomicU64::new(0));
         let clock = directory.clock().clone();
-        let tally = Tally { file, clock, writing: Mutex::new(None), shared, own, step, counted, removed };
+        let tally = Tally { file, clock, writing: Mutex::new(None), shared, own, missed, step, counted, removed };
         // Nothing need be counted where nothing is: what comes from now on is added.
         if fs::fstat(&tally.file)?.st_size == 0 && is_fresh(directory)? {
             let _ = tally.locked(|record| TallyRecord { counted: tally.clock.wall_ns(), ..record });
@@ -121,6 +130,16 @@ impl Tally {
     /// The bytes of all files, as far as is known.
     pub fn total(&self) -> u64 {
         self.shared.load(Relaxed).saturating_add(self.own.load(Relaxed)).try_into().unwrap_or(0)
+    }
+
+    /// What to hold against the bound: all files, and what others may have put since one of them stands still.
+    pub fn reckoned(&self) -> u64 {
+        let own = self.own.load(Relaxed);
+        let own = match self.missed.load(Relaxed) {
+            HELD_UP.. if own > 0 => own.saturating_mul(WRITERS),
+            _ => own,
+        };
+        self.shared.load(Relaxed).saturating_add(own).try_into().unwrap_or(0)
     }
 
     /// Whether the files are to be counted anew: the count is too old, or of a clock that was ahead.
@@ -177,7 +196,12 @@ impl Tally {
     }
 
     fn locked(&self, change: impl FnOnce(TallyRecord) -> TallyRecord) -> Result<(), Errno> {
-        self.locked_once(change)?;
+        let locked = self.locked_once(change);
+        match locked {
+            Err(Errno::AGAIN) => self.missed.fetch_add(1, Relaxed),
+            _ => self.missed.swap(0, Relaxed),
+        };
+        locked?;
         // Threads that found this one at it have left it to this one: nobody else may come for an hour.
         for _ in 0..CAUGHT_UP {
             if self.own.load(Relaxed).unsigned_abs() < self.step.unsigned_abs() {
@@ -427,5 +451,29 @@ mod tests {
         fs::flock(&other, FlockOperation::Unlock).unwrap();
         tally.add(1);
         assert_eq!(Tally::open(&directory, 1000).unwrap().total(), 101);
+    }
+    #[test]
+    fn while_one_stands_still_as_it_writes_down_the_others_stay_within_the_bound() {
+        const MAX: u64 = 1 << 20;
+        const PUT: u64 = 1000;
+        let (scratch, directory) = directory();
+        Tally::open(&directory, MAX).unwrap().add((MAX / 10 * 9) as i64);
+        let tallies: Vec<Tally> = (0..WRITERS).map(|_| Tally::open(&directory, MAX).unwrap()).collect();
+        let one = std::fs::File::open(scratch.path().join(BYTES)).unwrap();
+        fs::flock(&one, FlockOperation::LockExclusive).unwrap();
+        let mut put = MAX / 10 * 9;
+        for _ in 0..MAX / PUT {
+            for tally in tallies.iter().filter(|tally| tally.reckoned() + PUT <= MAX) {
+                tally.add(PUT as i64);
+                put += PUT;
+            }
+        }
+        assert!(put <= MAX && put > MAX / 100 * 95, "{put} of {MAX}");
+        // Who makes room has it.
+        tallies[0].remove(20 * PUT);
+        assert!(tallies[0].reckoned() + PUT <= MAX);
+        fs::flock(&one, FlockOperation::Unlock).unwrap();
+        tallies.iter().for_each(Tally::write_down);
+        assert_eq!(tallies[WRITERS as usize - 1].reckoned(), put - 20 * PUT, "nothing is reckoned with that is known");
     }
 }

@@ -194,7 +194,8 @@ impl Disk {
 
     /// Remove the least recently used until there is room for `len` bytes more.
     fn make_room(&self, len: u64) -> bool {
-        let fits = |limit: u64| self.bytes().saturating_add(len) <= limit;
+        let reckoned = || self.directory.tally().map_or(0, Tally::reckoned);
+        let fits = |limit: u64| reckoned().saturating_add(len) <= limit;
         if fits(self.max_bytes - self.max_bytes / 20) {
             return true;
         }

@@ -303,15 +303,17 @@ impl BoundedStore {
             if clock.since(begun) > UPKEEP_PASS {
                 return Ok(());
             }
-            let used = tally.total();
+            let (used, reckoned) = (tally.total(), tally.reckoned());
             let Space { available, files, .. } = self.directory.space()?;
             // So few inodes that they are gone before it is looked again.
             let few = files.is_some_and(|(all, left)| left < all / 200);
             let mut pressure = self.pressure.lock();
             let average = guard.entries().map_or(0, |entries| (used / entries.total().max(1)).max(1));
             let ran_out = guard.take_ran_out() || few;
-            let counted =
-                bound.over(used).max(guard.take_awaited(used)).max(guard.entries_over().saturating_mul(average));
+            let counted = bound
+                .over(reckoned)
+                .max(guard.take_awaited(reckoned))
+                .max(guard.entries_over().saturating_mul(average));
             let for_disk = pressure.over(bound, used, available);
             let for_files = if ran_out { pressure.ran_out(used) } else { 0 };
             let bytes = counted.max(for_disk).max(for_files);
@@ -357,7 +359,7 @@ impl BoundedStore {
                 expires = None;
             }
             if evicted.bytes == 0 {
-                if bytes > 0 && tally.total() > bound.max_bytes.unwrap_or(u64::MAX) {
+                if bytes > 0 && tally.reckoned() > bound.max_bytes.unwrap_or(u64::MAX) {
                     let max = bound.max_bytes.unwrap_or(0);
                     self.warn_rarely(
                         store,

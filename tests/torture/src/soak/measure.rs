@@ -1,4 +1,8 @@
-//! What processes take of memory and descriptors over a run, and whether that has grown: the first part of the run says what they may take.
+//! What processes take of memory and descriptors over a run, and whether that has grown: the first part of the run says what they may take;
+//! and the files of stores.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// What a process took at a moment.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +84,45 @@ fn open_files(pid: u32) -> u64 {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |files| files.count() as u64)
 }
 
+/// A file that was met in a folder.
+struct MetFile {
+    path: PathBuf,
+    inode: u64,
+    bytes: u64,
+}
+
+/// Bytes of the chunks and manifests of a store in a folder, and of its segments. A look takes time, in which files go and others come where
+/// it has not been yet: where it found more than `bound`, only those count that are still there after it. They were there together.
+pub fn bytes_of_files(folder: &Path, bound: u64) -> u64 {
+    let met = meet(folder);
+    match met.iter().map(|file| file.bytes).sum() {
+        bytes if bytes > bound => still_there(&met),
+        bytes => bytes,
+    }
+}
+
+fn meet(path: &Path) -> Vec<MetFile> {
+    let mut met = Vec::new();
+    let mut folders = vec![path.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(meta) if meta.is_dir() && !folder.ends_with(".kv-tmp") => folders.push(entry.path()),
+                Ok(meta) if meta.is_file() && entry.file_name() != ".kv-usage" => {
+                    met.push(MetFile { path: entry.path(), inode: meta.ino(), bytes: meta.len() });
+                }
+                _ => {}
+            }
+        }
+    }
+    met
+}
+
+fn still_there(met: &[MetFile]) -> u64 {
+    let is_there = |file: &&MetFile| file.path.symlink_metadata().is_ok_and(|meta| meta.ino() == file.inode);
+    met.iter().filter(is_there).map(|file| file.bytes).sum()
+}
+
 /// What a log may have after so many seconds: what the start and each server that goes and comes may say, and so much in an hour.
 pub fn log_budget(processes: u64, seconds: f64, bytes_per_hour: u64) -> u64 {
     /// Of one process, at its start.
@@ -129,5 +172,21 @@ mod tests {
     fn the_budget_of_a_log_grows_with_time_and_processes() {
         assert_eq!(log_budget(2, 0.0, 1000), 2 * (4 << 10));
         assert_eq!(log_budget(1, 7200.0, 1000), (4 << 10) + 2000);
+    }
+
+    #[test]
+    fn files_that_came_and_went_during_a_look_do_not_count_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        std::fs::create_dir(file("chunks")).unwrap();
+        for name in ["chunks/stays", "chunks/goes", "chunks/replaced", ".kv-usage"] {
+            std::fs::write(file(name), [0; 1000]).unwrap();
+        }
+        assert_eq!(bytes_of_files(folder.path(), 2000), 3000, "what is over the bound and stays counts");
+        let met = meet(folder.path());
+        std::fs::remove_file(file("chunks/goes")).unwrap();
+        std::fs::write(file("new"), [0; 1000]).unwrap();
+        std::fs::rename(file("new"), file("chunks/replaced")).unwrap();
+        assert_eq!(still_there(&met), 1000);
     }
 }

@@ -21,7 +21,7 @@ use kv_store_tests::{faulty_library_path, library_path};
 use crate::process::environment;
 use crate::workload::GOLDEN;
 use fields::{BOUND, DEADLINE, Field, KINDS, Seen, StoreKind, WRITERS};
-use measure::Series;
+use measure::{Series, bytes_of_files};
 use report::{Report, Row};
 use running::RunningWriter;
 
@@ -201,7 +201,7 @@ fn look(grounds: &mut [Ground], begun: Instant, setting: &SoakSetting) {
     let every = (setting.time.as_secs_f64() / 10_000.0).max(0.2);
     for ground in grounds {
         if let Some(folder) = &ground.folder {
-            ground.most = ground.most.max(weigh(folder));
+            ground.most = ground.most.max(bytes_of_files(folder, BOUND));
         }
         for writer in &mut ground.writers {
             writer.hear();
@@ -225,22 +225,6 @@ fn progress(grounds: &[Ground]) -> String {
         sum("saved"),
         sum("refused")
     )
-}
-
-/// Bytes of the chunks and manifests of a store in a directory, and of its segments.
-fn weigh(path: &Path) -> u64 {
-    let mut bytes = 0;
-    let mut folders = vec![path.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-            match entry.metadata() {
-                Ok(meta) if meta.is_dir() && !folder.ends_with(".kv-tmp") => folders.push(entry.path()),
-                Ok(meta) if meta.is_file() && entry.file_name() != ".kv-usage" => bytes += meta.len(),
-                _ => {}
-            }
-        }
-    }
-    bytes
 }
 
 fn bar(setting: &SoakSetting) -> ProgressBar {
