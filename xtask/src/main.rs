@@ -80,7 +80,8 @@ enum Command {
     /// Search the models of the backends' protocols for an order of events that undoes an acknowledged change
     Models(models::ModelsOptions),
     /// Run histories of engines over a simulated store, for --seconds, --minutes or --hours N, or again by --seed N; --backend NAME: over the
-    /// shipped memkv, redis, s3 or local-fs, or contract; --planted: which planted bugs that finds; --json, --table
+    /// shipped memkv, redis, s3 or local-fs, or contract; --rare: each about one action and one fault; --planted: which planted bugs that
+    /// finds; --json, --table
     #[command(disable_help_flag = true)]
     Simulate {
         /// Those of tests/simulate

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::draw::Draw;
 use crate::plan::{Less, Which};
 
 pub struct Arguments {
@@ -17,8 +18,7 @@ pub struct Arguments {
     /// Run this history alone, and tell it.
     pub seed: Option<u64>,
     pub less: Less,
-    /// All histories over this backend. None: each over that of its seed.
-    pub backend: Option<Which>,
+    pub draw: Draw,
     /// A history that breaks a rule is told, and does not end the search.
     pub goes_on: bool,
     pub json: bool,
@@ -32,9 +32,9 @@ pub struct Arguments {
 
 pub const USAGE: &str = "\
 kv-store-simulate [--seconds N | --minutes N | --hours N] [--histories N] [--operations N] [--from SEED] [--jobs N]
-                  [--backend NAME] [--go-on] [--json] [--table]
+                  [--backend NAME] [--rare] [--go-on] [--json] [--table]
 kv-store-simulate --planted [--only TEXT] [--seconds N] [--json]
-kv-store-simulate --seed N [--backend NAME] [--keep N,N,...] [--calm N,N,...] [--json]
+kv-store-simulate --seed N [--backend NAME] [--rare] [--keep N,N,...] [--calm N,N,...] [--json]
 
 Runs histories of engines over a simulated store, by simulated time: one seed is one history. Ends with 1 at the first one that
 breaks a rule, told as the shortest history that was found and the command that runs it again. Otherwise it ends after a time, so many histories or
@@ -44,6 +44,7 @@ operations that reached a backend, whichever comes first, or 60 s where none is 
 --backend: all histories over contract (a simulated storage system that keeps the contract), memkv (the shipped backend and its server,
 over simulated connections), redis, s3 or mooncake (the shipped backend, over a simulated server), local-fs or segments (the shipped backend
 over simulated files). Without it 10 % of the seeds are over each of these six, and the others over contract.
+--rare: each history is about one action and one event, all as likely, and so are the backends: what seldom meets meets.
 ";
 
 impl Arguments {
@@ -56,7 +57,7 @@ impl Arguments {
             from: 1,
             seed: None,
             less: Less::default(),
-            backend: None,
+            draw: Draw::default(),
             goes_on: false,
             json: false,
             table: false,
@@ -81,9 +82,10 @@ impl Arguments {
                     let name = value()?;
                     let unknown =
                         || format!("--backend: {name:?} is none of {}", Which::ALL.map(Which::name).join(", "));
-                    parsed.backend = Some(Which::named(&name).ok_or_else(unknown)?);
+                    parsed.draw.backend = Some(Which::named(&name).ok_or_else(unknown)?);
                 }
                 "--calm" => parsed.less.calm = numbers(&value()?)?,
+                "--rare" => parsed.draw.rare = true,
                 "--go-on" => parsed.goes_on = true,
                 "--json" => parsed.json = true,
                 "--planted" => parsed.planted = true,

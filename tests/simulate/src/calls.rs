@@ -11,6 +11,7 @@ use crate::guest::Guest;
 use crate::hashed::HashMap;
 use crate::names::{Key, Stored};
 use crate::planted;
+use crate::sim::Sim;
 use crate::threads::{MICROSECOND, MILLISECOND, Moment};
 use crate::world::{Origin, Pending, Reply, Request, World};
 use chance::Dice;
@@ -236,7 +237,7 @@ impl<'a> Call<'a> {
         let nth = world.calls_of.entry(operation).or_default();
         *nth += 1;
         let mut dice = Dice::of(sim.plan.seed, &[2, u64::from(operation), *nth]);
-        let mut fate = fate(&world, &mut dice, request, sim.less.calm.contains(&operation));
+        let mut fate = fate(sim, &world, &mut dice, request, sim.less.calm.contains(&operation));
         if world.unreachable_until(guest.process, now).is_some_and(|until| until + MILLISECOND >= end) {
             fate = Fate::Unreachable;
         }
@@ -460,9 +461,9 @@ fn whole(reply: Reply, items: usize, asked: &Asked) -> Reply {
     }
 }
 
-fn fate(world: &World, dice: &mut Dice, request: &Request, calm: bool) -> Fate {
+fn fate(sim: &Sim, world: &World, dice: &mut Dice, request: &Request, calm: bool) -> Fate {
     let met = dice.met(world.shape.trouble);
-    let fate = *dice.pick(FATES).unwrap_or(&Fate::Well);
+    let fate = sim.plan.fate(dice, FATES);
     if !met || calm || world.calm {
         return Fate::Well;
     }

@@ -10,6 +10,7 @@
 mod actions;
 mod arguments;
 mod calls;
+mod draw;
 mod engine;
 mod guest;
 mod hashed;
@@ -33,8 +34,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use arguments::Arguments;
+use draw::Draw;
 use oracle::Violation;
-use plan::{Plan, Which};
+use plan::Plan;
 use report::{Found, Report};
 use threads::Stacks;
 
@@ -101,7 +103,7 @@ fn keep_memory() {
 /// Run one history, and tell it.
 fn one(seed: u64, arguments: &Arguments) -> Report {
     let begun = Instant::now();
-    let plan = Plan::of(seed, arguments.backend);
+    let plan = Plan::of(seed, arguments.draw);
     let history = sim::run(&plan, &arguments.less, &mut Stacks::default(), true);
     let mut report = Report::default();
     report.add(seed, &history);
@@ -112,7 +114,7 @@ fn one(seed: u64, arguments: &Arguments) -> Report {
     let less = arguments.less.clone();
     report.found = history.violation.map(|violation| Found {
         seed,
-        backend: arguments.backend,
+        draw: arguments.draw,
         violation,
         less,
         trace: history.trace,
@@ -123,11 +125,11 @@ fn one(seed: u64, arguments: &Arguments) -> Report {
 }
 
 /// The shortest history that breaks the same rule.
-fn shortest(seed: u64, backend: Option<Which>, violation: Violation, after: Duration) -> Found {
+fn shortest(seed: u64, draw: Draw, violation: Violation, after: Duration) -> Found {
     let mut stacks = Stacks::default();
-    let plan = Plan::of(seed, backend);
+    let plan = Plan::of(seed, draw);
     let less = shrink::shrink(&plan, violation.rule, &mut stacks);
     let history = sim::run(&plan, &less, &mut stacks, true);
     let over = plan.shape.backend.name();
-    Found { seed, backend, violation: history.violation.unwrap_or(violation), less, trace: history.trace, over, after }
+    Found { seed, draw, violation: history.violation.unwrap_or(violation), less, trace: history.trace, over, after }
 }

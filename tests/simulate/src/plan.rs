@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::calls::Fate;
+use crate::draw::{About, Draw, TRIES};
 use crate::names::{Key, Kind};
 use crate::threads::{MILLISECOND, Moment, SECOND};
 use chance::Dice;
@@ -156,6 +158,7 @@ pub struct Engine {
 pub struct Plan {
     pub seed: u64,
     pub shape: Shape,
+    about: Option<About>,
     pub engines: Vec<Engine>,
     pub events: Vec<Planned>,
 }
@@ -179,19 +182,17 @@ impl Less {
 pub const SAVES: usize = 2;
 
 impl Plan {
-    /// `which`: over this backend, and not over that of the seed.
-    pub fn of(seed: u64, which: Option<Which>) -> Self {
+    pub fn of(seed: u64, draw: Draw) -> Self {
+        let about = draw.about(seed);
         let dice = &mut Dice::of(seed, &[1]);
-        let mut shape = Shape::of(dice);
-        shape = match which.unwrap_or(Which::of(seed)) {
-            Which::Contract => shape,
-            Which::Memkv => shape.over_memkv(dice),
-            Which::Redis => shape.over_redis(dice),
-            Which::S3 => shape.over_s3(dice),
-            Which::Mooncake => shape.over_mooncake(dice),
-            Which::LocalFs => shape.over_local_fs(dice),
-            Which::Segments => shape.over_segments(dice),
-        };
+        let which = draw.backend_of(seed);
+        let mut shape = Shape::over(which, dice);
+        for _ in 0..TRIES {
+            if about.is_none_or(|about| about.suits(&shape)) {
+                break;
+            }
+            shape = Shape::over(which, dice);
+        }
         let mut numbers = 0;
         let mut engines = Vec::new();
         let count = if shape.holds_data { 1 } else { [1, 1, 2, 2, 3][dice.index(5)] };
@@ -200,24 +201,36 @@ impl Plan {
             engines.push(Engine {
                 start,
                 handles: dice.within(1, 2) as usize,
-                threads: threads(&shape, dice, &mut numbers),
+                threads: threads(&shape, about, dice, &mut numbers),
             });
         }
         let mut events = Vec::new();
         if shape.trouble > 0 {
-            for _ in 0..dice.below(7) {
+            let mut event = |dice: &mut Dice| event(&shape, dice, count);
+            let most = if about.is_some() { 20 } else { 7 };
+            for _ in 0..dice.below(most) {
                 numbers += 1;
                 let at = dice.below(5 * SECOND);
-                events.extend(event(&shape, dice, count).map(|event| Planned { number: numbers, at, event }));
+                let drawn = match about {
+                    Some(about) => about.event(dice, &mut event),
+                    None => event(dice),
+                };
+                events.extend(drawn.map(|event| Planned { number: numbers, at, event }));
             }
         }
         // Of those who begin after a power loss.
         if events.iter().any(|planned| matches!(planned.event, Event::PowerLoss | Event::Kill(_))) && !shape.holds_data
         {
-            let threads = threads(&shape, dice, &mut numbers);
+            let threads = threads(&shape, about, dice, &mut numbers);
             engines.push(Engine { start: dice.within(3, 6) * SECOND, handles: 1, threads });
         }
-        Plan { seed, shape, engines, events }
+        Plan { seed, shape, about, engines, events }
+    }
+
+    /// What a call meets that meets a fault.
+    pub fn fate(&self, dice: &mut Dice, among: &[Fate]) -> Fate {
+        let any = *dice.pick(among).unwrap_or(&Fate::Well);
+        self.about.and_then(|about| about.fate(dice, among)).unwrap_or(any)
     }
 
     /// Whether something older may come back.
@@ -231,13 +244,22 @@ impl Plan {
     }
 }
 
-fn threads(shape: &Shape, dice: &mut Dice, numbers: &mut u32) -> Vec<Vec<Step>> {
+fn threads(shape: &Shape, about: Option<About>, dice: &mut Dice, numbers: &mut u32) -> Vec<Vec<Step>> {
     let most = if shape.lengths.big { 8 } else { [6, 12, 24, 40][dice.index(4)] };
     // What one thread does again and again, others do meanwhile: a history has a few themes.
-    let themes: Vec<u64> = (0..dice.within(1, 4)).map(|_| dice.below(12)).collect();
+    let themes: Vec<u64> = match about {
+        Some(_) => (0..12).collect(),
+        None => (0..dice.within(1, 4)).map(|_| dice.below(12)).collect(),
+    };
     let thread = |dice: &mut Dice, numbers: &mut u32| {
         let steps = dice.within(1, most);
-        let actions: Vec<Action> = (0..steps).flat_map(|_| theme(shape, dice, &themes)).collect();
+        let mut theme = |dice: &mut Dice| theme(shape, dice, &themes);
+        let actions: Vec<Action> = (0..steps)
+            .flat_map(|_| match about {
+                Some(about) => about.actions(dice, &mut theme),
+                None => theme(dice),
+            })
+            .collect();
         let step = |action| {
             *numbers += 1;
             let wait = match dice.below(10) {

@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::calls::FATES;
+use crate::draw::Draw;
 use crate::oracle::{Violation, ms};
-use crate::plan::{Less, Which};
+use crate::plan::Less;
 use crate::sim::History;
 use crate::threads::{Moment, SECOND};
 
@@ -34,8 +35,8 @@ pub struct Report {
 /// A history that breaks a rule.
 pub struct Found {
     pub seed: u64,
-    /// Where it was asked for.
-    pub backend: Option<Which>,
+    /// How its history is drawn.
+    pub draw: Draw,
     pub violation: Violation,
     pub less: Less,
     pub trace: Vec<String>,
@@ -136,10 +137,7 @@ fn list(numbers: impl Iterator<Item = u32>) -> String {
 impl Found {
     /// What replays the shortened history.
     pub fn command(&self) -> String {
-        let mut command = format!("cargo xtask simulate --seed {}", self.seed);
-        if let Some(backend) = self.backend {
-            command += &format!(" --backend {}", backend.name());
-        }
+        let mut command = format!("cargo xtask simulate --seed {}{}", self.seed, self.draw.arguments());
         if let Some(keep) = &self.less.keep {
             command += &format!(" --keep {}", list(keep.iter().copied()));
         }

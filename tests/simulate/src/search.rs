@@ -86,7 +86,7 @@ pub fn run(arguments: &Arguments) -> Report {
     });
     let mut report = std::mem::take(&mut *search.report.lock());
     let first = search.first.lock().take();
-    report.found = first.map(|(seed, violation, after)| shortest(seed, arguments.backend, violation, after));
+    report.found = first.map(|(seed, violation, after)| shortest(seed, arguments.draw, violation, after));
     report
 }
 
@@ -104,7 +104,7 @@ impl Search<'_> {
             }
             running.store(seed, Relaxed);
             since.store(self.passed.load(Relaxed), Relaxed);
-            let history = sim::run(&Plan::of(seed, arguments.backend), &Less::default(), &mut stacks, false);
+            let history = sim::run(&Plan::of(seed, arguments.draw), &Less::default(), &mut stacks, false);
             since.store(u64::MAX, Relaxed);
             let mut report = self.report.lock();
             report.add(seed, &history);
@@ -130,7 +130,7 @@ impl Search<'_> {
                 eprintln!(
                     "seed {seed} breaks \"hangs\": a simulated thread waits for a lock that another one holds while it waits"
                 );
-                eprintln!("again: cargo xtask simulate --seed {seed}");
+                eprintln!("again: cargo xtask simulate --seed {seed}{}", self.arguments.draw.arguments());
                 std::process::exit(1);
             }
         }

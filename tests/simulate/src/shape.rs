@@ -237,7 +237,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    pub fn of(dice: &mut Dice) -> Self {
+    fn of(dice: &mut Dice) -> Self {
         let holds_data = dice.met(160);
         let durable = !holds_data && dice.met(450);
         let evicts = !holds_data && dice.met(300);
@@ -274,8 +274,22 @@ impl Shape {
         shape
     }
 
+    /// That of one over a backend.
+    pub fn over(which: Which, dice: &mut Dice) -> Self {
+        let shape = Shape::of(dice);
+        match which {
+            Which::Contract => shape,
+            Which::Memkv => shape.over_memkv(dice),
+            Which::Redis => shape.over_redis(dice),
+            Which::S3 => shape.over_s3(dice),
+            Which::Mooncake => shape.over_mooncake(dice),
+            Which::LocalFs => shape.over_local_fs(dice),
+            Which::Segments => shape.over_segments(dice),
+        }
+    }
+
     /// The same operators over memkv, of which what it says of its store is known.
-    pub fn over_memkv(self, dice: &mut Dice) -> Self {
+    fn over_memkv(self, dice: &mut Dice) -> Self {
         // Of the smallest some keys fit, and more are evicted than not.
         let memory = match self.lengths.big {
             true => [2 << 20, 8 << 20, 64 << 20][dice.index(3)],
@@ -297,7 +311,7 @@ impl Shape {
     }
 
     /// The same over redis. It says nothing of what a server evicts.
-    pub fn over_redis(self, dice: &mut Dice) -> Self {
+    fn over_redis(self, dice: &mut Dice) -> Self {
         let long = !self.lengths.big && dice.met(200);
         let value = if self.lengths.big { 300_000 } else { 5000 };
         let room = dice.met(300).then(|| Room {
@@ -322,7 +336,7 @@ impl Shape {
     }
 
     /// The same over s3.
-    pub fn over_s3(self, dice: &mut Dice) -> Self {
+    fn over_s3(self, dice: &mut Dice) -> Self {
         let conditions = match dice.below(10) {
             0 => Conditions::InTwoSteps,
             1 => Conditions::Ignored,
@@ -358,7 +372,7 @@ impl Shape {
     }
 
     /// The same over mooncake. In the smallest memory a few values have room.
-    pub fn over_mooncake(self, dice: &mut Dice) -> Self {
+    fn over_mooncake(self, dice: &mut Dice) -> Self {
         let memory = match self.lengths.big {
             true => [1 << 20, 2 << 20, 8 << 20][dice.index(3)],
             false => [1500, 4 << 10, 64 << 10][dice.index(3)],
@@ -389,7 +403,7 @@ impl Shape {
     }
 
     /// The same over local-fs.
-    pub fn over_local_fs(self, dice: &mut Dice) -> Self {
+    fn over_local_fs(self, dice: &mut Dice) -> Self {
         let most = match self.lengths.big {
             true => [1 << 20, 8 << 20],
             false => [2 << 10, 8 << 10],
@@ -412,7 +426,7 @@ impl Shape {
     }
 
     /// The same over segments.
-    pub fn over_segments(self, dice: &mut Dice) -> Self {
+    fn over_segments(self, dice: &mut Dice) -> Self {
         let segment_bytes = match self.lengths.big {
             true => [1 << 20, 2 << 20],
             false => [1 << 10, 4 << 10],

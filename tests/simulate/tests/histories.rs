@@ -55,6 +55,23 @@ fn histories_break_no_rule_and_replay_whatever_runs_beside_them() {
 }
 
 #[test]
+fn histories_about_what_is_rare_meet_more_and_replay() {
+    let rare = ["--rare", "--histories", "700"];
+    let (output, report) = run(None, &[&rare[..], &["--jobs", "1"]].concat());
+    assert!(output.status.success() && report["violation"].is_null(), "{report:#}");
+    let (_, again) = run(None, &[&rare[..], &["--jobs", "3"]].concat());
+    assert_eq!((&report["digest"], &report["pairs"]), (&again["digest"], &again["pairs"]));
+    let (_, usual) = run(None, &["--histories", "700"]);
+    for fault in ["instance lost", "node lost", "power loss", "failover", "clock jump", "rot"] {
+        assert!(met(&report, fault) > 2 * met(&usual, fault), "{fault}: {report:#}");
+    }
+    let late = Some("store: a mooncake store changes chunks late");
+    let (_, report) = run(late, &["--backend", "mooncake", "--rare"]);
+    let command = report["violation"]["command"].as_str().unwrap_or_default();
+    assert!(command.contains(" --backend mooncake --rare"), "{report:#}");
+}
+
+#[test]
 fn a_shipped_backend_and_its_server_break_no_rule_and_replay() {
     holds_and_replays("memkv");
     // Nobody names a backend: each has some of the seeds.

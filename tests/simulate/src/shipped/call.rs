@@ -107,7 +107,7 @@ impl Call {
             false => (world.shape.trouble, if over_mooncake { FATES_OVER_MOONCAKE } else { FATES }),
         };
         let met = dice.met(trouble);
-        let mut fate = *dice.pick(fates).unwrap_or(&Fate::Well);
+        let mut fate = sim.plan.fate(&mut dice, fates);
         if !met || calm || world.calm || sim.less.calm.contains(&operation) {
             fate = Fate::Well;
         }
