@@ -44,7 +44,7 @@ operations that reached a backend, whichever comes first, or 60 s where none is 
 --backend: all histories over contract (a simulated storage system that keeps the contract), memkv (the shipped backend and its server,
 over simulated connections), redis, s3 or mooncake (the shipped backend, over a simulated server), local-fs or segments (the shipped backend
 over simulated files). Without it 10 % of the seeds are over each of these six, and the others over contract.
---rare: each history is about one action and one event, all as likely, and so are the backends: what seldom meets meets.
+--rare: each history is about one action, one event and one fault of calls, all as likely: what seldom meets meets.
 ";
 
 impl Arguments {

@@ -14,7 +14,7 @@ pub struct Draw {
     pub rare: bool,
 }
 
-/// As [`Action::name`] has them, without those that each history has.
+/// As [`Action::name`] has them, without `drain`, which comes with requests of a queue.
 const ACTIONS: [&str; 20] = [
     "put_chunk",
     "get_chunk",
@@ -66,14 +66,17 @@ pub struct About {
 }
 
 impl Draw {
+    /// One that may have what the history is about.
     pub fn backend_of(self, seed: u64) -> Which {
-        let of_seed = || match self.about(seed).map(|about| (about.event, about.fate)) {
-            None => Which::of(seed),
-            Some(("node lost", _)) => Which::Mooncake,
-            Some(("instance lost", _) | (_, Fate::Twice | Fate::Short | Fate::SomeFail | Fate::Spoiled)) => {
-                Which::Contract
-            }
-            Some(_) => Which::ALL[Dice::of(seed, &[7]).index(Which::ALL.len())],
+        let of_seed = || {
+            let Some(about) = self.about(seed) else { return Which::of(seed) };
+            let may_have_it: &[Which] = match (about.event, about.fate) {
+                ("node lost", _) => &[Which::Mooncake],
+                ("instance lost", _) | (_, Fate::Short | Fate::SomeFail | Fate::Spoiled) => &[Which::Contract],
+                (_, Fate::Twice) => &[Which::Contract, Which::S3],
+                _ => &Which::ALL,
+            };
+            may_have_it[Dice::of(seed, &[7]).index(may_have_it.len())]
         };
         self.backend.unwrap_or_else(of_seed)
     }
@@ -84,6 +87,7 @@ impl Draw {
         backend + if self.rare { " --rare" } else { "" }
     }
 
+    /// What the history of a seed is about. None: of many things, as the draw has them.
     pub fn about(self, seed: u64) -> Option<About> {
         let mut dice = Dice::of(seed, &[8]);
         let any = |dice: &mut Dice, among: &[&'static str]| among[dice.index(among.len())];
