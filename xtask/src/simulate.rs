@@ -23,7 +23,7 @@ pub fn run(place: &Place, arguments: &[String]) -> Result<()> {
 }
 
 /// Histories of `cargo xtask test`: as many on each machine, so that what it finds does not depend on how fast that is.
-const HISTORIES: u64 = 16_000;
+const HISTORIES: u64 = 20_000;
 
 /// And of those about what is rare.
 const RARE: u64 = 4_000;

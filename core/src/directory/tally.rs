@@ -129,7 +129,7 @@ impl Tally {
 
     /// The bytes of all files, as far as is known.
     pub fn total(&self) -> u64 {
-        self.shared.load(Relaxed).saturating_add(self.own.load(Relaxed)).try_into().unwrap_or(0)
+        self.with(self.own.load(Relaxed))
     }
 
     /// What to hold against the bound: all files, and what others may have put since one of them stands still.
@@ -139,7 +139,11 @@ impl Tally {
             HELD_UP.. if own > 0 => own.saturating_mul(WRITERS),
             _ => own,
         };
-        self.shared.load(Relaxed).saturating_add(own).try_into().unwrap_or(0)
+        self.with(own)
+    }
+
+    fn with(&self, unwritten: i64) -> u64 {
+        self.shared.load(Relaxed).saturating_add(unwritten).try_into().unwrap_or(0)
     }
 
     /// Whether the files are to be counted anew: the count is too old, or of a clock that was ahead.
@@ -452,6 +456,7 @@ mod tests {
         tally.add(1);
         assert_eq!(Tally::open(&directory, 1000).unwrap().total(), 101);
     }
+
     #[test]
     fn while_one_stands_still_as_it_writes_down_the_others_stay_within_the_bound() {
         const MAX: u64 = 1 << 20;
